@@ -1,0 +1,85 @@
+# Copyright (c) 2026 gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What one host keeps about itself, as the plan needs it: attempts, marks, lease, and the incident they belong to.
+
+Times in records are seconds since the epoch or ISO 8601 text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+RECORDS = ("manifest", "attempts", "marks", "lease", "visits")
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Returns the value when it is a dictionary, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def items(value: Any) -> list[Mapping[str, Any]]:
+    """Returns the dictionaries of a list, or nothing."""
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def epoch(value: Any) -> float | None:
+    """Returns a time in seconds since the epoch, or null when it is none."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def utc(at: float) -> str:
+    """Returns a time for people, in UTC."""
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def unreadable(records: Mapping[str, Any]) -> list[str]:
+    """Returns the records that are there but could not be read, each with the reason."""
+    if "error" in records:
+        return [f"records: {records['error']}"]
+    return [f"{name}: {mapping(records[name])['error']}" for name in RECORDS if "error" in mapping(records.get(name))]
+
+
+def attempts(records: Mapping[str, Any], now: float, window: float) -> list[Mapping[str, Any]]:
+    """Returns the attempts of the last V(window) seconds, oldest first."""
+    rows = [(epoch(row.get("at")), row) for row in items(mapping(records.get("attempts")).get("attempts"))]
+    return [row for at, row in sorted(((at, row) for at, row in rows if at is not None and at > now - window), key=lambda pair: pair[0])]
+
+
+def marks(records: Mapping[str, Any], now: float) -> list[Mapping[str, Any]]:
+    """Returns the marks that hold now."""
+    return [mark for mark in items(mapping(records.get("marks")).get("marks")) if _holds(mark, now)]
+
+
+def lease(records: Mapping[str, Any], now: float, owner: str | None) -> Mapping[str, Any] | None:
+    """Returns the lease that somebody else holds now, or null."""
+    found = mapping(records.get("lease"))
+    return found if found.get("owner") and found["owner"] != owner and _holds(found, now) else None
+
+
+def incident(host: str, verdict: Mapping[str, Any], records: Mapping[str, Any], recent: list[Mapping[str, Any]]) -> str:
+    """Returns an id that stays the same until a cure: that of the last attempt unless it cured, else a new one from what is seen."""
+    if recent and recent[-1].get("result") != "cured" and recent[-1].get("incident"):
+        return str(recent[-1]["incident"])
+    last: Mapping[str, Any] = next(reversed(items(mapping(records.get("visits")).get("visits"))), {})
+    start = epoch(last.get("main_start"))
+    # The kernel's boot time moves by a second now and then, and the start with it: only its day is stable.
+    anchor = f"{last.get('main_pid')}/{int(start // 86400)}" if start is not None else str(verdict.get("since"))
+    text = "\n".join((host, str(verdict.get("state")), str(verdict.get("cause")), anchor))
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def _holds(entry: Mapping[str, Any], now: float) -> bool:
+    expires = epoch(entry.get("expires"))
+    return expires is None or expires > now

@@ -1,0 +1,120 @@
+# Copyright (c) 2026 gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Settings become a command that the engine takes, or one message."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.gpufleet.inference.plugins.plugin_utils import deployment
+from ansible_collections.gpufleet.inference.plugins.plugin_utils.profiles import DeploymentError
+
+SM120 = {"gpu_class": "sm120_pcie", "model_path": "/models/kimi-k2.5"}
+
+
+def test_the_default_of_a_gpu_class():
+    built = deployment.build(SM120)
+    assert built["profile"] == "triton_nccl_tuned"
+    assert built["ladder"] == ["triton_nccl_tuned", "safe"]
+    assert built["command"][:3] == ["python3", "-m", "sglang.launch_server"]
+    command = " ".join(built["command"])
+    for words in (
+        "--model-path /models/kimi-k2.5 --served-model-name kimi-k2.5 --host 0.0.0.0 --port 30000 --tp-size 8 --context-length 98304",
+        "--mem-fraction-static 0.85 --trust-remote-code --reasoning-parser kimi_k2 --tool-call-parser kimi_k2 --enable-metrics",
+        "--attention-backend triton --num-continuous-decode-steps 4 --disable-custom-all-reduce",
+    ):
+        assert words in command
+    assert built["environment"]["NCCL_P2P_LEVEL"] == "SYS"
+    assert built["effective"]["attention_backend"] == "triton"
+
+
+def test_empty_settings_take_their_defaults():
+    assert deployment.build({**SM120, "profile": None, "ladder": None, "gpu_model": "", "extra_flags": {}}) == deployment.build(SM120)
+
+
+def test_a_profile_names_its_gpu_class():
+    assert deployment.build({"profile": "nvlink_triton", "model_path": "/m"})["gpu_class"] == "nvlink"
+
+
+def test_extra_flags_and_environment_add_and_drop():
+    extra = {
+        "extra_flags": {"num_continuous_decode_steps": None, "--log-level": "debug", "cuda-graph-bs-decode": [1, 2], "sleep-on-idle": True},
+        "extra_environment": {"NCCL_PROTO": None, "OMP_NUM_THREADS": 8, "NCCL_DEBUG": "INFO"},
+    }
+    built = deployment.build({**SM120, **extra})
+    assert "--num-continuous-decode-steps" not in built["command"]
+    assert " ".join(built["command"]).endswith("--log-level debug --cuda-graph-bs-decode 1 2 --sleep-on-idle")
+    assert "NCCL_PROTO" not in built["environment"]
+    assert built["environment"]["OMP_NUM_THREADS"] == "8"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"profile": "fast"}, "unknown profile 'fast'; known are flashinfer, nvlink, nvlink_triton, safe, triton_nccl_tuned"),
+        ({"profile": "nvlink"}, "profile 'nvlink' is for GPU class nvlink, this host is sm120_pcie"),
+        ({"ladder": ["safe", "nvlink"]}, "profile 'nvlink' is for GPU class nvlink"),
+        ({"ladder": "safe"}, "ladder: expected a list"),
+        ({"gpu_class": "l4"}, "unknown GPU class 'l4'"),
+        ({"gpu_class": None, "gpu_model": "NVIDIA L4"}, "the GPU class of 'NVIDIA L4' is not known"),
+        ({"engine_version": "0.5.6"}, "SGLang 0.5.6 is older than the floor 0.5.9"),
+        ({"model_path": None}, "model_path is not set"),
+        ({"modelpath": "/m"}, "unknown setting 'modelpath'"),
+        ({"tp_size": "all"}, "--tp-size: needs a whole number"),
+        ({"mem_fraction_static": 85}, "mem_fraction_static: expected a number between 0 and 1"),
+        ({"mem_fraction_static": "much"}, "mem_fraction_static: expected a number between 0 and 1"),
+        ({"extra_flags": {"cuda-graph-max-bs": 16}}, "use --cuda-graph-max-bs-decode"),
+        ({"extra_flags": {"port": 1}}, "--port has a setting of its own, port"),
+        ({"extra_flags": {"tensor-parallel-size": 4}}, "--tp-size has a setting of its own"),
+        ({"extra_flags": ["x"]}, "extra_flags: expected a dictionary"),
+        ({"extra_environment": {"A B": 1}}, "'A B' is no name for a variable"),
+        ({"extra_environment": {"A": "1\n[Install]"}}, "A holds a control character"),
+        ({"extra_environment": {"NCCL_P2P_LEVEL": "NODE"}}, "NCCL_P2P_LEVEL=NODE: accepted are LOC, NVL, PIX, PXB, PHB, SYS"),
+        ({"extra_environment": {"NCCL_P2P_LEVEL": 4}}, "NCCL_P2P_LEVEL=4: accepted are"),
+        ({"extra_environment": {"NCCL_PROTO": "LL128"}}, "refused: alone it can corrupt data"),
+        ({"extra_environment": {"NCCL_MAX_NCHANNELS": 4}}, "NCCL_MIN_NCHANNELS=8 is larger than NCCL_MAX_NCHANNELS=4"),
+        ({"extra_environment": {"NCCL_BUFFSIZE": 5000000}}, "needs a power of two"),
+        ({"extra_environment": {"NCCL_MIN_CTAS": 65}}, "needs a number from 1 to 64"),
+        ({"extra_environment": {"NCCL_MIN_CTAS": "-1"}}, "needs a whole number"),
+        ({"extra_environment": {"NCCL_NTREADS": 64}}, "NCCL_NTREADS is not on the list of NCCL variables"),
+        ({"gpu_class": "nvlink", "extra_environment": {"NCCL_ALGO": "Ring"}}, "it would switch NVLS off"),
+    ],
+)
+def test_one_message_for_what_would_not_work(settings, message):
+    with pytest.raises(DeploymentError) as caught:
+        deployment.build({**SM120, **settings})
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["trtllm_mla", "cutlass_mla", "cutedsl_mla", "tokenspeed_mla", "fa3", "fa4", "flashmla"])
+@pytest.mark.parametrize("flag", ["attention-backend", "prefill-attention-backend", "decode-attention-backend"])
+def test_backends_without_kernels_for_sm120_are_refused_there_only(flag, backend):
+    with pytest.raises(DeploymentError, match=f"--{flag}"):
+        deployment.build({**SM120, "engine_version": "0.5.16", "extra_flags": {flag: backend}})
+    assert deployment.build({**SM120, "gpu_class": "nvlink", "engine_version": "0.5.16", "extra_flags": {flag: backend}})
+
+
+def test_no_backend_is_triton_on_sm120():
+    unset = deployment.effective(["--tp", "8"], {}, "sm120_pcie", "0.5.23")
+    triton = deployment.effective(
+        ["--tp-size", "8", "--attention-backend", "triton", "--disable-custom-all-reduce"], {}, "sm120_pcie", "0.5.23"
+    )
+    assert deployment.differs(unset, triton) == []
+
+
+def test_the_incidents_fallback_differs_in_one_thing():
+    primary, fallback = (deployment.build({**SM120, "profile": name})["effective"] for name in ("flashinfer", "triton_nccl_tuned"))
+    assert deployment.differs(primary, fallback) == ["attention_backend: flashinfer -> triton"]
+
+
+def test_variables_without_effect_are_no_difference():
+    plain = deployment.effective([], {"NCCL_P2P_DISABLE": "1", "PATH": "/bin"}, "sm120_pcie", "0.5.23")
+    moot = {"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "SYS", "NCCL_IB_DISABLE": "0", "NCCL_DEBUG": "INFO", "NCCL_NVLS_ENABLE": "0"}
+    assert deployment.differs(plain, deployment.effective(["--port", "1"], moot, "sm120_pcie", "0.5.23")) == []
+
+
+def test_the_engines_choice_with_nvlink_depends_on_the_model():
+    def backend(model):
+        return deployment.effective([], {}, "nvlink", "0.5.23", model).get("attention_backend")
+
+    assert [backend("NVIDIA H200"), backend("NVIDIA B200"), backend(None)] == ["fa3", "trtllm_mla", None]
