@@ -63,8 +63,15 @@ class Lab:
     def run(self, *words: str | Path, timeout: float = 600) -> Run:
         argv = [str(word) for word in words]
         done = subprocess.run(
-            argv, cwd=ROOT, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            timeout=timeout, check=False,
+            argv,
+            cwd=ROOT,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+            check=False,
         )
         return Run(done.returncode, done.stdout)
 

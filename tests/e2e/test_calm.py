@@ -74,7 +74,7 @@ BAD = {
     ),
     "taken port": (["deploy.yml", "-e", "sglang_port={port}"], ["{port}"]),
     "engine below the floor": (["deploy.yml", "-e", "sglang_version=0.5.8"], ["0.5.8", "0.5.9"]),
-    "missing shard": (["deploy.yml", "-e", "sglang_model_path={model}"], ["model-00007-of-00064.safetensors"]),
+    "missing shard": (["deploy.yml", "-e", "sglang_model_path={model}"], ["model-00007-of-"]),
     "no such model": (["deploy.yml", "-e", "sglang_model_path=/no/such/model"], ["/no/such/model"]),
     "mode that does not exist": (["remediate.yml", "-e", "remediation_mode=fix"], ["fix", "observe", "heal"]),
 }

@@ -34,7 +34,7 @@ options:
     required: true
   policy:
     description:
-      - Changes to the policy of the judge, such as V({"normal_silence_s": {"weights_loading": 1200}}).
+      - Changes to the policy of the judge, for example another C(normal_silence_s) of a phase. See the examples.
       - Default is the variable C(gpufleet_policy).
     type: dict
   signatures_extra:
@@ -54,6 +54,13 @@ EXAMPLES = r"""
       - /srv/bundles/ticket-4711
       - /srv/bundles/ticket-4712
   register: judged
+
+- name: Judge a bundle of a host whose storage is slow
+  gpufleet.inference.analyze_bundle:
+    paths: [/srv/bundles/ticket-4713]
+    policy:
+      normal_silence_s:
+        weights_loading: 1800
 
 - name: Show one line each
   ansible.builtin.debug:
@@ -86,7 +93,7 @@ results:
         action: wait
         summary: "starting in weights_loading 41/64: slow_weights (medium confidence); it moves, so it is not stuck; wait"
     error:
-      description: What is wrong with the bundle, as C(<file>: <what>).
+      description: What is wrong with the bundle, as C(FILE, what is wrong).
       returned: when the bundle could not be read
       type: str
       sample: "observed.yml: unknown key gpu_count (accepted: engine, engine_version, ...)"

@@ -38,8 +38,8 @@ VARIABLES = {
 CONTROLLER_VARIABLES = {"policy": "gpufleet_policy", "signatures_extra": "gpufleet_signatures_extra"}
 
 #: The sources that must have been readable before anything destructive is permitted, and what counts as that.
-#: A host without a kernel log (a container) has answered the question.
-GATES = {"processes": ("ok",), "kernel": ("ok", "absent"), "gpus": ("ok",)}
+#: That a crashed server has no process, or a container no kernel log, is an answer too.
+GATES = {"processes": ("ok", "absent"), "kernel": ("ok", "absent"), "gpus": ("ok",)}
 
 
 #: The records that the plan works with.

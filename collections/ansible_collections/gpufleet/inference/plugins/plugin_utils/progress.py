@@ -32,7 +32,7 @@ SYSCALLS = {"reading": True, "compiling": True, "heartbeat_only": False, "pollin
 def judge(
     facts: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]], seen: Mapping[str, Any], limits: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What moves. Returns {progress, still, generating, overdue, stalled, compilers, cpu, uptime_s} for the view."""
+    """What moves. Returns {progress, still, generating, overdue, serving_silent, stalled, compilers, cpu, uptime_s} for the view."""
     phase = facts["phase"]
     serving = phase in ("serving", "draining") or (phase is None and facts["port"] == "listening")
     layers = _layers(facts, sources, seen, limits, serving)
@@ -68,8 +68,9 @@ def judge(
         "quiet_s": quiet,
         "normal_silence_s": normal,
         "overdue": overdue,
+        "serving_silent": (facts["silent_s"] or 0) >= limits["serving"]["silence_s"],
         "stalled": bool(starting and overdue and any_layer is False and "processes" in flat),
-        "generating": _generating(facts, serving),
+        "generating": _generating(facts, limits, serving),
         "compilers": _compilers(sources, seen),
         "cpu": first(text(told.get("cpu")), _cpu(totals, limits)),
         "uptime_s": uptime,
@@ -77,13 +78,13 @@ def judge(
     }
 
 
-def _generating(facts: Mapping[str, Any], serving: bool) -> bool | None:
+def _generating(facts: Mapping[str, Any], limits: Mapping[str, Any], serving: bool) -> bool | None:
     """Whether tokens are generated now: a generated token, or counters that advance. None: not known."""
     if facts["generate"] == "ok" or (facts["tokens"] == "advancing" and not facts["workers_lost"]):
         return True
     if facts["generate"] == "timeout" and serving:
         age, waited = facts["batch_age_s"], facts["generate_s"]
-        if age is not None and waited is not None and age < min(waited, 15.0):
+        if age is not None and waited is not None and age < min(waited, limits["serving"]["batch_age_s"]):
             return True  # batches were logged while our own request waited: busy
     if facts["generate"] in ("timeout", "error", "refused", "garbage") or facts["tokens"] == "frozen":
         return False

@@ -177,7 +177,7 @@ def _open(view: Mapping[str, Any]) -> Finding:
             facts=["generate", "tokens", "health"],
             means="a request waits, and no token comes out for anybody",
         )
-    if view["generate"] == "timeout" and view["tokens"] is None and (view["silent_s"] or 0) >= 120:
+    if view["generate"] == "timeout" and view["tokens"] is None and view["serving_silent"]:
         return Finding(
             "stuck",
             "restart",

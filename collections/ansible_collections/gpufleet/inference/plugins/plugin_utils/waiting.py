@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ READY = ("serving", "degraded")
 GONE = ("crashed", "stopped")
 BROKEN = ("gpu_fault", "host_fault")
 LAST_LINES = 15
+BAR = re.compile(r"\d%[^|]*\|")
 
 
 class Watch:
@@ -40,7 +42,7 @@ class Watch:
     def look(self, verdict: dict[str, Any], snapshot: Mapping[str, Any], seconds: float) -> str | None:
         """Take one more verdict, O(seconds) after the wait began. Returns the line to show when something moved."""
         self._verdict, self._seconds = verdict, seconds
-        self._tail = [str(line) for line in ((snapshot.get("log") or {}).get("tail") or [])][-LAST_LINES:]
+        self._tail = _without_old_bars([str(line) for line in ((snapshot.get("log") or {}).get("tail") or [])])[-LAST_LINES:]
         state = str(verdict.get("state"))
         self.ready = state in READY
         self._count_bad(state, seconds)
@@ -80,3 +82,8 @@ class Watch:
         if state == "stuck" and self._verdict.get("proof") == "no_progress":
             return self._bad_looks >= self.limits["confirm_visits"] and seconds - self._bad_since >= self.limits["confirm_seconds"]
         return state in ("stuck", *GONE, *BROKEN) and self._bad_looks >= 2
+
+
+def _without_old_bars(lines: list[str]) -> list[str]:
+    """The lines with only the last state of each progress bar."""
+    return [line for line, after in zip(lines, [*lines[1:], ""], strict=True) if not (BAR.search(line) and BAR.search(after))]

@@ -58,6 +58,13 @@ def test_what_is_gone_is_final_at_the_second_look(state):
     assert watch.done and watch.outcome()["failed"]
 
 
+def test_a_bar_is_kept_in_its_last_state_only():
+    watch = Watch("gpu02", LIMITS)
+    bars = [f"loading:  {n}% Completed | {n}/64" for n in range(30)]
+    watch.look(verdict(), {"log": {"tail": ["first", *bars, "boom: 5%"]}}, 0)
+    assert watch.outcome()["log_tail"] == ["first", "loading:  29% Completed | 29/64", "boom: 5%"]
+
+
 def test_the_word_of_the_engine_needs_no_waiting():
     stuck = verdict("stuck", proof="engine")
     assert follow([(0, stuck), (5, stuck)])[0].done
@@ -102,8 +109,10 @@ def test_only_what_binds_now_is_active():
 
 
 def test_gates_are_what_was_readable():
-    snapshot = {"processes": {"status": "ok"}, "kernel": {"status": "absent"}, "gpus": {"status": "unavailable"}}
+    snapshot = {"processes": {"status": "absent"}, "kernel": {"status": "absent"}, "gpus": {"status": "absent"}}
     assert observe.gates(snapshot) == {"processes": True, "kernel": True, "gpus": False}
+    snapshot = {source: {"status": "unavailable"} for source in snapshot}
+    assert not any(observe.gates(snapshot).values())
     assert observe.gates({"processes": None}) == {"processes": False, "kernel": False, "gpus": False}
 
 
