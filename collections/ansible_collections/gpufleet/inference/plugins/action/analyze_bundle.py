@@ -23,7 +23,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Results in the order of C(paths)."""
         super().run(tmp, task_vars)
-        _, options = self.validate_argument_spec(
+        _result, options = self.validate_argument_spec(
             argument_spec={
                 "paths": {"type": "list", "elements": "path", "required": True},
                 "policy": {"type": "dict"},

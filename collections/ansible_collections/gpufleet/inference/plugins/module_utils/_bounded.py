@@ -118,9 +118,9 @@ class Child:
 
     def wait(self) -> Outcome:
         """Poll to the end, which the deadline bounds."""
-        while not self.poll():
-            time.sleep(_POLL_S)
-        assert self.outcome is not None
+        while self.outcome is None:
+            if not self.poll():
+                time.sleep(_POLL_S)
         return self.outcome
 
     def _reap(self) -> tuple[bool, Optional[int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import math
 import re
 import signal
 import threading
@@ -150,7 +151,7 @@ def parse_metrics(text: str) -> dict[str, Optional[float]]:
         match = _METRIC.match(line)
         if match and match.group(1) in sums:
             value = float(match.group(2))
-            if value == value:
+            if not math.isnan(value):
                 sums[match.group(1)] = (sums[match.group(1)] or 0.0) + value
     return sums
 

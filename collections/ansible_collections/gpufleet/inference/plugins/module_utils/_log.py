@@ -184,7 +184,7 @@ def collect(path: Optional[str], started: Optional[float], now: float, patterns:
     with open(path, "rb") as file:
         begin = start_offset(file, info.st_size, started)
         lines = _lines(file, begin, info.st_size)
-    bars = [bar for line in lines if "%" in line and (bar := parse_bar(line))]
+    bars = [found for line in lines if "%" in line and (found := parse_bar(line))]
     times = [moment for line in reversed(lines) if (moment := line_time(line)[0]) is not None]
     arguments = next((line for line in lines if _ARGS in line), None)
     emit(

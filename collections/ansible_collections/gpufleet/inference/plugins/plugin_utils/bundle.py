@@ -15,9 +15,9 @@ import json
 import os
 import pathlib
 import re
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from typing import Any
+from xml.etree import ElementTree
 
 import yaml
 from ansible_collections.gpufleet.inference.plugins.plugin_utils import lines, policy, values
@@ -95,7 +95,7 @@ def _server(snapshot: dict[str, Any], cleaned: list[str], catalog: Catalog) -> N
     # Argument resolution logs a few lines before server_args=, all of the same start.
     start = max(0, starts[-1] - 20) if len(starts) > 1 else 0
     current = cleaned[start:]
-    bars = [bar for bar in map(lines.bar, current) if bar]
+    bars = [found for found in map(lines.progress_bar, current) if found]
     times = [when for when in (lines.stamp(line)[0] for line in current[-200:]) if when is not None]
     snapshot["log"] = {
         "status": "ok",

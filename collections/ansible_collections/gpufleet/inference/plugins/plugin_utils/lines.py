@@ -59,7 +59,7 @@ def stamp(line: str) -> tuple[float | None, str | None]:
     return when, match.group(2).strip() or None
 
 
-def bar(line: str) -> dict[str, Any] | None:
+def progress_bar(line: str) -> dict[str, Any] | None:
     """A progress bar as {kind, done, total, pct}, or None."""
     if "%" not in line or "/" not in line:
         return None

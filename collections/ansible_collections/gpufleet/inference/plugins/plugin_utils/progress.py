@@ -49,7 +49,7 @@ def judge(
         quiet = min(quiet, uptime)
     totals = mapping(sources.get("processes", {}).get("totals"))
     told = mapping(seen.get("progress"))
-    bar = facts["bar"] or {}
+    shown = facts["bar"] or {}
     in_phase = phase == "weights_loading" or not serving
     overdue = quiet is not None and quiet >= normal
     # Known to be a start, known to be silent; and without the processes nobody can say that no compiler runs.
@@ -60,9 +60,9 @@ def judge(
             "any": any_layer,
             "layers": layers,
             "flat": flat,
-            "done": number(bar.get("done")) if in_phase else None,
-            "total": number(bar.get("total")) if in_phase else None,
-            "unit": "shards" if "shards" in (text(bar.get("kind")) or "") else ("steps" if bar else None),
+            "done": number(shown.get("done")) if in_phase else None,
+            "total": number(shown.get("total")) if in_phase else None,
+            "unit": "shards" if "shards" in (text(shown.get("kind")) or "") else ("steps" if shown else None),
             "bytes_per_s": first(_rate(totals), number(told.get("read_bytes_per_s"))),
         },
         "quiet_s": quiet,

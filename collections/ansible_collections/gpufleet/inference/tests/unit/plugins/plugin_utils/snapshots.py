@@ -32,7 +32,7 @@ def log(text: str, silent_s: float) -> dict[str, Any]:
     """A log source with the hits of the shipped catalogue."""
     catalog = signatures.load()
     cleaned = [lines.clean(line) for line in lines.split(text)]
-    bars = [bar for bar in map(lines.bar, cleaned) if bar]
+    bars = [found for found in map(lines.progress_bar, cleaned) if found]
     return {
         "status": "ok",
         "reason": None,

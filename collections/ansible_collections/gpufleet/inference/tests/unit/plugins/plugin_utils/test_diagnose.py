@@ -170,7 +170,7 @@ def test_examples(signature: signatures.Signature) -> None:
 def test_speed() -> None:
     snapshot = snapshots.build("incident")
     verdict(snapshot)
-    best = min(_timed(snapshot) for _ in range(5))
+    best = min(_timed(snapshot) for _round in range(5))
     assert best <= 0.020, f"{best * 1000:.1f} ms"
 
 
@@ -212,9 +212,9 @@ def test_total_on_garbage(junk: Any) -> None:
 @given(st.sampled_from(sorted(snapshots.ALL)), st.data())
 def test_total_on_damage(name: str, data: st.DataObject) -> None:
     snapshot = snapshots.build(name)
-    for _ in range(4):
+    for _round in range(4):
         node: Any = snapshot
-        for _ in range(data.draw(st.integers(1, 4))):
+        for _step in range(data.draw(st.integers(1, 4))):
             if not isinstance(node, (dict, list)) or not node:
                 break
             key = data.draw(st.sampled_from(sorted(node) if isinstance(node, dict) else list(range(len(node)))))

@@ -15,8 +15,8 @@ def verdict(state="starting", phase="weights_loading", **more):
     return {"state": state, "phase": phase, "summary": f"{state} in {phase}", "next": ["look"], "proof": None, "progress": None, **more}
 
 
-def follow(looks, limits=LIMITS):
-    watch, lines = Watch("gpu02", limits), []
+def follow(looks, limits=None):
+    watch, lines = Watch("gpu02", limits or LIMITS), []
     for seconds, what in looks:
         lines.append(watch.look(what, {"log": {"tail": ["last words"]}}, seconds))
         if watch.done:
