@@ -167,7 +167,7 @@ def collect(path: Optional[str], started: Optional[float], now: float, patterns:
     """Child body: emits size, times, tail and bar first, then the hits, so that a slow pattern costs only the hits.
 
     :arg started: epoch at which the current incarnation's main process started, null when unknown.
-    :arg now: epoch of the snapshot.
+    :arg now: epoch of this look at the log.
     """
     if not path:
         emit({"status": "absent", "reason": "no log is known"})
@@ -193,6 +193,7 @@ def collect(path: Optional[str], started: Optional[float], now: float, patterns:
             "reason": None,
             "size": info.st_size,
             "mtime": round(info.st_mtime, 2),
+            "read_at": round(now, 2),
             "silent_s": round(max(0.0, now - info.st_mtime), 1),
             "start_offset": begin,
             "tail": [_patterns.cut(line) for line in lines[-_TAIL_LINES:]],

@@ -37,8 +37,9 @@ def first(
             page = _http.models(host, port, _PAGE_S, api_key)
             emit({"models": page})
             model = page["ids"][0] if page["ids"] else "default"
+        asked_at = round(time.time(), 2)
         answer = _httpgen.generate(host, port, model, _httpgen.prompt(0), _TOKENS, generate_s, api_key)
-        emit({"generate": answer})
+        emit({"generate": {**answer, "asked_at": asked_at}})
         ok = answer["result"] == "ok"
     if ok:
         pages(host, port, api_key, emit)
@@ -64,7 +65,7 @@ def skipped(result: str, reason: Optional[str]) -> dict[str, Any]:
         "status": "ok" if result == "refused" else "absent",
         "reason": reason,
         "seconds": 0.0,
-        "generate": {"result": result, "tokens": 0, "prompt_tokens": None, "seconds": 0.0, "code": None, "error": None},
+        "generate": {"result": result, "tokens": 0, "prompt_tokens": None, "seconds": 0.0, "code": None, "error": None, "asked_at": None},
         "health": {"result": result, "code": None, "seconds": 0.0, "error": None},
         "models": {"result": result},
         "server_info": {"result": result},

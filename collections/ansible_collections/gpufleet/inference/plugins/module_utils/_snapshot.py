@@ -45,6 +45,7 @@ class Snapshot:
         self._options = dict(options)
         self._jobs: dict[str, _bounded.Child] = {}
         self._trace: Optional[_syscalls.Trace] = None
+        self._begun: Optional[float] = None
         self.texts: dict[str, str] = {}
         self.secrets: list[str] = []
         self.document: dict[str, Any] = {"schema": SCHEMA, "collected_at": round(self._at, 3), "window_s": self._window}
@@ -157,9 +158,14 @@ class Snapshot:
         options, patterns = self._options, self._options["patterns"] or {}
         begun = next((row["start_time"] for row in first["members"] if row["role"] == "main"), None)
         begun = begun if begun is not None else service.get("started")
-        self._jobs["log"] = self._call(_log.collect, 12.0, options["log_path"], begun, self._at, list(patterns.get("log") or []))
+        self._begun = begun
+        self._jobs["log"] = self._read_log(self._at)
         self._jobs["kernel"] = self._call(_kernel.collect, 12.0, options["kernel_log_path"], list(patterns.get("kernel") or []))
         self._jobs["system"] = self._call(_system.collect, 4.0, options["model_path"], options["log_path"], first["main"])
+
+    def _read_log(self, now: float) -> _bounded.Child:
+        patterns = list((self._options["patterns"] or {}).get("log") or [])
+        return self._call(_log.collect, 12.0, self._options["log_path"], self._begun, now, patterns)
 
     def _start_http(self, port: Mapping[str, Any]) -> tuple[Optional[dict[str, Any]], bool]:
         """Start the first probes. Returns the finished part when there is nothing to ask, and whether a generation was asked for."""
@@ -207,6 +213,10 @@ class Snapshot:
         return part
 
     def _finish_log(self) -> dict[str, Any]:
+        if self.document["http"]["generate"]["result"] == "timeout":
+            # What was logged while our request waited tells busy from stuck.
+            self._jobs["log"].wait()
+            self._jobs["log"] = self._read_log(time.time())
         part = self._from_job("log", _EMPTY["log"])
         self.document["target"]["log_path"] = part["path"] or self.document["target"]["log_path"]
         return part

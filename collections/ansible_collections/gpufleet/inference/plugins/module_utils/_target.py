@@ -30,6 +30,7 @@ def resolve(options: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str
     for option, key in _FROM_MANIFEST.items():
         if resolved.get(option) is None:
             resolved[option] = manifest.get(key)
+    resolved["service_name"] = resolved.get("service_name") or "sglang"
     return resolved
 
 

@@ -39,7 +39,7 @@ def diagnose(snapshot: Any, signatures: Catalog, policy: Mapping[str, Any]) -> d
         finding for finding in (_admit(signature, view, base) for signature in signatures.signatures if signature.matches(view)) if finding
     ]
     best = max([base, *found], key=_weight)
-    if best.state in ("serving", "starting") and base.state == best.state and best is not base:
+    if base.state == best.state and best is not base:
         best.facts = list(dict.fromkeys([*best.facts, *base.facts]))
     return _verdict(best, view, signatures.version)
 
@@ -105,7 +105,7 @@ def _verdict(best: rules.Finding, view: Mapping[str, Any], version: str) -> dict
     verdict: dict[str, Any] = {
         "state": best.state,
         "phase": phase,
-        "since": _since(best, view),
+        "since": _since(best, view, phase),
         "cause": best.cause,
         "confidence": confidence,
         "action": best.action,
@@ -126,10 +126,12 @@ def _verdict(best: rules.Finding, view: Mapping[str, Any], version: str) -> dict
     return verdict
 
 
-def _since(best: rules.Finding, view: Mapping[str, Any]) -> str | None:
+def _since(best: rules.Finding, view: Mapping[str, Any], phase: str | None) -> str | None:
     now, started, silent = view["collected_at"], view["started_at"], view["silent_s"]
     if best.state == "starting":
         moment = started
+    elif best.state == "stuck" and phase == "serving":
+        moment = view["last_batch_at"]  # our own probes keep the log moving
     elif best.state == "serving":
         ready = view["hits"]["log"].get("ready") or {}
         moment = started if started is not None else ready.get("first_time")

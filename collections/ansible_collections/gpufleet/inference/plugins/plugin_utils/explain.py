@@ -20,7 +20,7 @@ _FACTS = {
     "processes": "alive process schedulers schedulers_alive frozen compilers cpu uptime_s survived_sigkill",
     "service": "exit_code exit_signal service desired",
     "http": "generate health tokens running_requests generate_s kv_tokens",
-    "log": "silent_s quiet_s last_line batch_age_s phase tail nccl_release bar ranks",
+    "log": "silent_s quiet_s last_line batch_while_asked phase tail nccl_release bar ranks",
     "gpus": "gpus gpu",
     "kernel": "xid",
     "system": "host",
@@ -62,7 +62,7 @@ def reasons(best: Finding, view: Mapping[str, Any]) -> list[dict[str, str]]:
             source, quote = LAYER_SOURCE.get(layer, layer), _movement(view, layer)
         else:
             source, quote = SOURCE.get(root, root), f"{name} = {json.dumps(value, default=str)}"
-        entry = {"source": source, "quote": quote[:MAX_QUOTE], "means": best.means[:MAX_QUOTE] if not found else ""}
+        entry = {"source": source, "quote": quote[:MAX_QUOTE], **({} if found else {"means": best.means[:MAX_QUOTE]})}
         if quote and not any(entry["quote"] == other["quote"] for other in found):
             found.append(entry)
         if len(found) == MAX_REASONS:
@@ -123,15 +123,18 @@ def next_commands(best: Finding, view: Mapping[str, Any], absent: list[str]) -> 
 def summary(best: Finding, view: Mapping[str, Any], phase: str | None, confidence: str) -> str:
     """One line: state, where, since when, why, what to do."""
     parts = [best.state]
-    if phase and phase != best.state:
+    if phase and phase not in (best.state, "not_started"):
         parts.append(f"in {phase}")
     progress = view["progress"]
     if best.state in ("starting", "stuck") and progress["total"]:
         parts.append(f"{progress['done']:.0f}/{progress['total']:.0f}")
     quiet = view["quiet_s"]
-    if best.state in ("stuck", "unknown") and quiet is not None:
+    if best.state == "stuck" and phase == "serving":
+        since = view["last_batch_at"]
+        parts.append(f"without a token for {_duration(view['collected_at'] - since)}" if since and view["collected_at"] else "")
+    elif best.state in ("stuck", "unknown") and quiet is not None:
         parts.append(f"silent for {_duration(quiet)}")
-    line = " ".join(parts)
+    line = " ".join(filter(None, parts))
     if best.cause and best.cause not in ("healthy", "unknown"):
         line += f": {best.cause} ({confidence} confidence)"
     line += f"; {best.means}"

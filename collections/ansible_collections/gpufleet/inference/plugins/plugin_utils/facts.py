@@ -72,7 +72,10 @@ def view(snapshot: Any, limits: Mapping[str, Any] | None = None, catalog: signat
     facts["nccl_release"] = release[1] if release else None
     facts["last_line"] = text(log.get("last_line"))
     facts["bar"] = mapping(log.get("bar")) or None
-    facts["batch_age_s"] = _batch_age(log, hits["log"], facts["silent_s"])
+    asked_at = moment(mapping(mapping(snap.get("http")).get("generate")).get("asked_at"))
+    facts["last_batch_at"] = _last_batch(hits["log"])
+    # Log lines carry whole seconds.
+    facts["batch_while_asked"] = None if None in (facts["last_batch_at"], asked_at) else facts["last_batch_at"] > asked_at
     facts["records"] = _records(mapping(snap.get("records")))
     facts["collected_at"] = number(snap.get("collected_at"))
     facts["window_s"] = number(snap.get("window_s"))
@@ -225,6 +228,19 @@ def _host(system: dict[str, Any], seen: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _ended(sources: dict[str, dict[str, Any]]) -> str:
+    """exited, where something is left of a server that once ran; absent, where nothing shows that there ever was one."""
+    service, log, records = sources.get("service", {}), sources.get("log", {}), sources.get("records", {})
+    visits = [mapping(visit) for visit in items(mapping(records.get("visits")).get("visits"))]
+    ran = (
+        service.get("state") == "failed"
+        or any(service.get(key) is not None for key in ("exit_code", "exit_signal"))
+        or text(log.get("last_line")) is not None
+        or any(number(visit.get("main_pid")) for visit in visits)
+    )
+    return "exited" if ran else "absent"
+
+
 def _process(sources: dict[str, dict[str, Any]], seen: dict[str, Any]) -> dict[str, Any]:
     service, processes, port = sources.get("service", {}), sources.get("processes", {}), sources.get("port", {})
     state = word(service.get("state"), "running", "stopped", "failed", "starting", "absent")
@@ -251,7 +267,7 @@ def _process(sources: dict[str, dict[str, Any]], seen: dict[str, Any]) -> dict[s
         "service": state,
         "desired": word(service.get("desired"), "running", "stopped"),
         "alive": alive,
-        "process": told if not (service or processes) else ("running" if alive else "exited" if alive is False else None),
+        "process": told if not (service or processes) else ("running" if alive else _ended(sources) if alive is False else None),
         "exit_code": first(number(service.get("exit_code")), number(seen.get("exit_code"))),
         "exit_signal": number(service.get("exit_signal")),
         "survived_sigkill": flag(seen.get("survived_sigkill")),
@@ -288,14 +304,9 @@ def _http(sources: dict[str, dict[str, Any]], seen: dict[str, Any]) -> dict[str,
     }
 
 
-def _batch_age(log: dict[str, Any], hits: dict[str, Any], silent: float | None) -> float | None:
-    """Seconds since the last batch line, on the log's own clock. None: not known."""
-    batches = [number(mapping(hits.get(name)).get("last_time")) for name in ("decode_batch", "prefill_batch")]
-    times = [when for when in batches if when is not None]
-    last = moment(log.get("last_time"))
-    if not times or last is None or silent is None:
-        return None
-    return max(0.0, last - max(times)) + silent
+def _last_batch(hits: dict[str, Any]) -> float | None:
+    """Epoch of the last batch that was logged. None: not known."""
+    return max((when for name in ("decode_batch", "prefill_batch") if (when := mapping(hits.get(name)).get("last_time"))), default=None)
 
 
 def _records(records: dict[str, Any]) -> dict[str, Any]:

@@ -82,10 +82,8 @@ def _generating(facts: Mapping[str, Any], limits: Mapping[str, Any], serving: bo
     """Whether tokens are generated now: a generated token, or counters that advance. None: not known."""
     if facts["generate"] == "ok" or (facts["tokens"] == "advancing" and not facts["workers_lost"]):
         return True
-    if facts["generate"] == "timeout" and serving:
-        age, waited = facts["batch_age_s"], facts["generate_s"]
-        if age is not None and waited is not None and age < min(waited, limits["serving"]["batch_age_s"]):
-            return True  # batches were logged while our own request waited: busy
+    if facts["generate"] == "timeout" and serving and facts["batch_while_asked"]:
+        return True  # busy
     if facts["generate"] in ("timeout", "error", "refused", "garbage") or facts["tokens"] == "frozen":
         return False
     return None

@@ -140,7 +140,7 @@ def _serving(view: Mapping[str, Any]) -> Finding:
             "medium",
             "healthy",
             "serving",
-            facts=["generate", "tokens", "batch_age_s"],
+            facts=["generate", "tokens", "batch_while_asked"],
             means="slow to answer us, but it generates tokens: busy",
         )
     whole = view["alive"] is True and view["generate"] == "ok"

@@ -294,3 +294,29 @@ def test_view_names_effective_flags() -> None:
     view = facts.view(snapshots.build("incident"))
     assert view["flags"]["attention_backend"] == "flashinfer"
     assert view["gpu"]["class"] == "sm120_pcie"
+
+
+def test_host_on_which_nothing_was_ever_started_is_stopped_not_crashed() -> None:
+    snapshot = snapshots.build("serving")
+    absent = {"status": "absent", "reason": "nothing here"}
+    snapshot["service"] = {**absent, "state": None, "desired": None}
+    snapshot["processes"] = {**absent, "main": None, "members": [], "schedulers": 0, "schedulers_alive": 0}
+    snapshot["log"] = dict(absent)
+    snapshot["port"] = {"status": "ok", "listening": False, "ours": None}
+    snapshot["http"] = {"status": "ok", "generate": {"result": "refused"}}
+    snapshot["records"] = {}
+    told = verdict(snapshot)
+    assert (told["state"], told["action"], told["phase"]) == ("stopped", "none", "not_started")
+    snapshot["records"] = {"visits": {"visits": [{"at": snapshot["collected_at"] - 600, "main_pid": 4711}]}}
+    assert verdict(snapshot)["state"] == "crashed"
+
+
+def test_batches_logged_before_our_request_do_not_excuse_a_frozen_server() -> None:
+    snapshot = snapshots.build("green_freeze")
+    asked = snapshot["collected_at"]
+    snapshot["http"]["generate"]["asked_at"] = asked
+    batch = {"count": 1, "first": "Decode batch, #running-req: 1", "last": "Decode batch, #running-req: 1", "first_time": asked - 2}
+    snapshot["log"]["hits"]["decode_batch"] = {**batch, "last_time": asked - 2}
+    assert verdict(snapshot)["state"] == "stuck"
+    snapshot["log"]["hits"]["decode_batch"]["last_time"] = asked + 5
+    assert verdict(snapshot)["state"] == "serving"
