@@ -19,6 +19,7 @@ COMPILERS = frozenset(
 _INTERPRETERS = re.compile(r"^(?:python[\d.]*|sh|bash|dash|perl)$")
 _TITLE = re.compile(r"sglang::|sglang[./]launch_server|sglang/cli|\bsglang serve\b|multiprocessing\.(?:spawn|resource_tracker|forkserver)")
 _COMM = re.compile(r"python|sglang|pt_main")
+_PROGRAM = re.compile(r"^(?:python[\d.]*|pypy[\d.]*|sglang|pt_main_thread)$")
 _RANK = re.compile(r"TP(\d+)")
 _TRIES = 3
 
@@ -35,11 +36,22 @@ class Server:
 
 
 def is_launcher(arguments: Sequence[str]) -> bool:
-    """Whether this is the command line of an SGLang server's main process."""
+    """Whether this is the command line of an SGLang server's main process; a shell or an editor that names it is none."""
+    if not arguments or not _PROGRAM.match(os.path.basename(arguments[0])):
+        return False
     joined = " ".join(arguments[:6])
     if "sglang.launch_server" in joined or "sglang/launch_server.py" in joined:
         return True
     return any(os.path.basename(word) == "sglang" and after == "serve" for word, after in zip(arguments[:4], arguments[1:5]))
+
+
+def is_engine(arguments: Sequence[str]) -> bool:
+    """Whether a process is one of SGLang's by its title or by what its interpreter runs; that others name SGLang proves nothing."""
+    if not arguments:
+        return False
+    if arguments[0].startswith("sglang::"):
+        return True
+    return bool(_PROGRAM.match(os.path.basename(arguments[0])) and _TITLE.search(" ".join(arguments[:6])))
 
 
 def port_of(arguments: Sequence[str]) -> int:
@@ -143,6 +155,8 @@ class _Scan:
 
     def __init__(self, server: Server, titles: dict[int, list[str]], blocked: Sequence[int], emit: _bounded.Emit) -> None:
         self._server, self._titles, self._blocked, self._emit = server, titles, blocked, emit
+        self._space = _proc.link(f"/proc/{server.main_pid or 'self'}/ns/pid")
+        self._directory = os.path.realpath(server.work_dir) if server.work_dir else None
         self.stats = {pid: stat for pid in _proc.pids() if (stat := _proc.stat(pid)) is not None}
         self.parents = {pid: stat.ppid for pid, stat in self.stats.items()}
 
@@ -157,9 +171,11 @@ class _Scan:
         return self._titles[pid]
 
     def here(self, pid: int) -> bool:
-        """Whether a process runs in our server's directory."""
-        directory, path = self._server.work_dir, _proc.link(f"/proc/{pid}/cwd")
-        return directory is not None and path is not None and path.rstrip("/") == directory.rstrip("/")
+        """Whether a process runs in our server's directory, also in one that was removed since; a container's /root is not ours."""
+        path = _proc.link(f"/proc/{pid}/cwd") if self._directory else None
+        if path is None or path not in (self._directory, f"{self._directory} (deleted)"):
+            return False
+        return None in (self._space, space := _proc.link(f"/proc/{pid}/ns/pid")) or space == self._space
 
     def closed(self, pid: int) -> bool:
         """Whether a process hides its directory from us: then its port alone has to do."""
@@ -167,9 +183,7 @@ class _Scan:
 
     def hidden(self) -> bool:
         """Whether there are processes of SGLang that we can not tell to be ours or not."""
-        return any(
-            _COMM.match(stat.comm) and self.closed(pid) and _TITLE.search(" ".join(self.arguments(pid))) for pid, stat in self.stats.items()
-        )
+        return any(_COMM.match(stat.comm) and self.closed(pid) and is_engine(self.arguments(pid)) for pid, stat in self.stats.items())
 
     def is_ours(self, pid: int) -> bool:
         """Whether a process outside the main process's tree belongs to it: unit's cgroup, or SGLang's in our directory."""
@@ -177,13 +191,15 @@ class _Scan:
             return False
         if self._server.unit_cgroup and _in_cgroup(pid, self._server.unit_cgroup):
             return True
-        return self.here(pid) and _TITLE.search(" ".join(self.arguments(pid))) is not None and not self._of_another(pid)
+        return self.here(pid) and is_engine(self.arguments(pid)) and not self._of_another(pid)
 
     def _of_another(self, pid: int) -> bool:
-        """Whether a launcher for another port, in our directory, is this process or above it."""
+        """Whether a launcher for another port, or a living program that is no engine, is this process or above it in our directory."""
         seen: set[int] = set()
-        while pid in self.stats and pid not in seen and self.here(pid):
+        while pid in self.stats and pid not in seen and pid != 1 and self.here(pid):
             if is_launcher(self.arguments(pid)) and port_of(self.arguments(pid)) != self._server.port:
+                return True
+            if not is_engine(self.arguments(pid)):
                 return True
             seen.add(pid)
             pid = self.stats[pid].ppid
@@ -202,7 +218,7 @@ class _Scan:
                 return pid
         if trusting and self._server.port is not None:
             holder = _port.owner(_port.listeners(self._server.port) or set(), sorted(self.stats))
-            if holder is not None and _TITLE.search(" ".join(self.arguments(holder))):
+            if holder is not None and is_engine(self.arguments(holder)):
                 return holder
         return None
 

@@ -44,7 +44,7 @@ def send(pid: int, start: int, number: int) -> bool:
             send_pidfd(fd, number)
         else:
             os.kill(pid, number)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):  # one that we may not signal shows up among the survivors
         return False
     finally:
         if fd is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpufleet.inference.plugins.action import fleet_plan, fleet_report
+from ansible_collections.gpufleet.inference.plugins.action import deployment_info, fleet_plan, fleet_report
 from ansible_collections.gpufleet.inference.plugins.plugin_utils import deployment
 
 
@@ -99,3 +99,11 @@ def test_report_says_which_row_is_wrong(tmp_path):
     result = run(fleet_report, {"rows": [{"action": "restart"}], "dir": str(tmp_path)})
     assert result["msg"].startswith("fleet_report: rows: expected a dictionary with host")
     assert not list(tmp_path.iterdir())
+
+
+def test_deployment_is_worked_out_or_refused_in_one_sentence():
+    settings = {"gpu_class": "sm120_pcie", "model_path": "/m"}
+    assert run(deployment_info, {"settings": settings})["deployment"] == deployment.build(settings)
+    refused = run(deployment_info, {"settings": {**settings, "profile": "fastest"}})
+    assert refused["failed"]
+    assert refused["msg"].startswith("unknown profile 'fastest'; known are flashinfer")

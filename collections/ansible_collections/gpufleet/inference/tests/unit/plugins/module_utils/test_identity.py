@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import signal
 import subprocess
+import sys
 
 import pytest
 from ansible_collections.gpufleet.inference.plugins.module_utils import _bounded, _identity, _proc, _processes
@@ -123,3 +126,77 @@ def test_no_process_is_absent_and_no_sample_unavailable():
     empty = _processes.sample({"main": None, "members": {}, "reason": None})
     assert _processes.combine(empty, empty)["status"] == "absent"
     assert _processes.combine(None, None)["status"] == "unavailable"
+
+
+@pytest.fixture
+def stranger():
+    """A foreign program with one child."""
+    started = []
+    program = "import os, subprocess, time; a, e = eval(os.environ['X']); subprocess.Popen(a, executable=e); print('up', flush=True); time.sleep(99)"
+
+    def start(work_dir, child):
+        environ = {**os.environ, "X": repr(child)}
+        argv = [sys.executable, "-c", program]
+        started.append(subprocess.Popen(argv, cwd=work_dir, env=environ, stdout=subprocess.PIPE, start_new_session=True))
+        assert started[-1].stdout.readline() == b"up\n"
+        return started[-1].pid
+
+    yield start
+    for process in started:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    "child",
+    [
+        (["sglang::scheduler_TP0", "99"], "/bin/sleep"),
+        ([sys.executable, "-c", "import time; time.sleep(99)", "multiprocessing.spawn"], sys.executable),
+        (["/bin/sh", "-c", "sleep 99; :", "grep", "sglang::scheduler"], "/bin/sh"),
+        (["/bin/sh", "-c", "sleep 99; : python -m sglang.launch_server --port 30000"], "/bin/sh"),
+    ],
+)
+def test_what_a_living_stranger_runs_in_our_directory_is_not_ours(start_server, stranger, child):
+    ours = start_server(port=30000)
+    before = sorted(ours.pids())
+    stranger(ours.work_dir, child)
+    for pid in (ours.pid, None):
+        found = _identity.find(server(ours, main_pid=pid))
+        assert found["main"] == ours.pid and sorted(found["members"]) == before
+
+
+@pytest.mark.parametrize(
+    "line", ["sh -c 'python -m sglang.launch_server'", "vim sglang/launch_server.py", "grep -r sglang.launch_server ."]
+)
+def test_who_only_names_the_launcher_is_none(line):
+    assert not _identity.is_launcher(shlex.split(line)) and not _identity.is_engine(shlex.split(line))
+
+
+@pytest.mark.parametrize("line", ["sglang::scheduler_TP3", "/v/bin/python3.12 -m sglang.launch_server --port 1", "sglang serve --port 1"])
+def test_the_engines_processes_are_known_by_their_program(line):
+    assert _identity.is_engine(shlex.split(line))
+
+
+def test_a_directory_behind_a_link_or_made_anew_is_still_ours(start_server, tmp_path):
+    ours = start_server(kind="stubborn")
+    (tmp_path / "link").symlink_to(ours.work_dir)
+    for pid in (ours.pid, None):
+        found = _identity.find(server(ours, main_pid=pid, work_dir=str(tmp_path / "link")))
+        assert sorted(found["members"]) == sorted(ours.pids())
+    pids = sorted(ours.pids())
+    os.rmdir(ours.work_dir)
+    os.mkdir(ours.work_dir)
+    try:
+        assert sorted(_identity.find(server(ours, main_pid=None))["members"]) == pids
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_process_of_another_container_is_not_ours(start_server, monkeypatch):
+    ours = start_server(kind="stubborn")
+    link = _proc.link
+    away = next(pid for pid, row in _identity.find(server(ours))["members"].items() if row["orphan"])
+    monkeypatch.setattr(_proc, "link", lambda path: "pid:[1]" if path == f"/proc/{away}/ns/pid" else link(path))
+    assert away not in _identity.find(server(ours))["members"]
