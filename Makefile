@@ -38,8 +38,8 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
 	@$(PIP) install --require-hashes -r $<
 	@touch $@
 
-demo: venv ## Deploy, hang, diagnose, repair on three emulated hosts, in minutes
-	@$(BIN)/python tests/lab/demo.py
+demo: venv ## Deploy, hang, diagnose, repair on three emulated hosts, in minutes (LAB_BASE_PORT=31001)
+	@$(BIN)/python tests/lab/demo.py --base-port $(LAB_BASE_PORT)
 
 lab-up: venv ## Start the emulated hosts (LAB_HOSTS=3 LAB_BASE_PORT=31001)
 	@$(LAB) up --hosts $(LAB_HOSTS) --base-port $(LAB_BASE_PORT)

@@ -76,6 +76,11 @@ BAD = {
     "engine below the floor": (["deploy.yml", "-e", "sglang_version=0.5.8"], ["0.5.8", "0.5.9"]),
     "missing shard": (["deploy.yml", "-e", "sglang_model_path={model}"], ["model-00007-of-"]),
     "no such model": (["deploy.yml", "-e", "sglang_model_path=/no/such/model"], ["/no/such/model"]),
+    "service manager that is not there": (
+        ["deploy.yml", "-e", "sglang_supervisor_conf=/no/such/supervisord.conf"],
+        ["sglang_service_manager", "/no/such/supervisord.conf"],
+    ),
+    "service name that is no file name": (["deploy.yml", "-e", "sglang_service_name=a/b"], ["sglang_service_name", "a/b"]),
     "mode that does not exist": (["remediate.yml", "-e", "remediation_mode=fix"], ["fix", "observe", "heal"]),
 }
 
@@ -85,7 +90,7 @@ def test_bad_input(lab: Any, name: str, tmp_path: Path) -> None:
     model = tmp_path / "model"
     if name == "missing shard":
         shutil.copytree(lab.folder / "models" / "kimi-k2.5", model, copy_function=lambda a, b: Path(b).hardlink_to(a))
-        (model / "model-00007-of-00064.safetensors").unlink()
+        next(model.glob("model-00007-of-*.safetensors")).unlink()
     with socket.socket() as stranger:
         stranger.bind(("127.0.0.1", 0))
         stranger.listen()

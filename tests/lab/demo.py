@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -110,11 +111,14 @@ def states(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--base-port", default="31001")
+    ports = parser.parse_args().base_port
     if lab.read_settings():
         sys.exit("demo: a lab is up already: run make lab-down first")
 
     heading(f"Three hosts come up; {SICK} will hang as in the incident")
-    tool("up", "--hosts", str(len(HOSTS)))
+    tool("up", "--hosts", str(len(HOSTS)), "--base-port", ports)
     tool("scenario", SICK, "incident")
 
     heading("Deploy the profile flashinfer")

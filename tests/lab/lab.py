@@ -284,7 +284,10 @@ def down(_args: argparse.Namespace) -> None:
     if short_dir().exists():
         shutil.rmtree(short_dir())
     if LAB.exists():
-        shutil.rmtree(LAB)
+        try:
+            shutil.rmtree(LAB)
+        except OSError as error:
+            die(f"{LAB} can not be removed ({error.strerror}): if a playbook still runs, wait for it, then make lab-down again")
         say(f"down: {LAB} removed, no process left")
     else:
         say("down: there was no lab")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpufleet.inference.plugins.plugin_utils import bundle, diagnose, policy, signatures
+from ansible_collections.gpufleet.inference.plugins.action.gather_diag import make_judge, variable_reader
+from ansible_collections.gpufleet.inference.plugins.plugin_utils import bundle, diagnose, observe, signatures
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -30,18 +30,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 "signatures_extra": {"type": "list", "elements": "path"},
             }
         )
-        variables = task_vars or {}
-
-        def option(name: str) -> Any:
-            given = options.get(name)
-            return given if given is not None else self._templar.template(variables.get(f"gpufleet_{name}"))
-
-        try:
-            limits = policy.load(option("policy"))
-            catalog = signatures.load(option("signatures_extra"))
-        except (policy.PolicyError, signatures.SignatureError) as error:
-            raise AnsibleActionFail(str(error)) from error
-        return {"changed": False, "results": [judge(path, catalog, limits) for path in options["paths"]]}
+        read = variable_reader(self._templar, task_vars or {})
+        judge_of = make_judge(observe.resolve(options, read, observe.CONTROLLER_VARIABLES))
+        return {"changed": False, "results": [judge(path, judge_of.catalog, judge_of.policy) for path in options["paths"]]}
 
 
 def judge(path: str, catalog: signatures.Catalog, limits: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpufleet.inference.plugins.plugin_utils import observe
+from ansible_collections.gpufleet.inference.plugins.plugin_utils.plain import plain
 
 FLAGS = ("return_snapshot", "return_records")
 
@@ -33,8 +34,14 @@ def variable_reader(templar: Any, task_vars: dict[str, Any]) -> Callable[[str], 
 
 def make_judge(options: dict[str, Any]) -> observe.Judge:
     """The judge for the options C(policy) and C(signatures_extra), or one clear error about them."""
+    overrides, extra = plain(options.get("policy")), plain(options.get("signatures_extra"))
+    if overrides is not None and not isinstance(overrides, dict):
+        raise AnsibleActionFail(f"gpufleet_policy: expected a dictionary, found {overrides!r}")
+    extra = [extra] if isinstance(extra, str) else extra
+    if extra is not None and not (isinstance(extra, list) and all(isinstance(path, str) for path in extra)):
+        raise AnsibleActionFail(f"gpufleet_signatures_extra: expected a list of files, found {extra!r}")
     try:
-        return observe.Judge(options.get("policy"), options.get("signatures_extra"))
+        return observe.Judge(overrides, extra)
     except (ValueError, OSError) as error:
         raise AnsibleActionFail(f"gpufleet_policy or gpufleet_signatures_extra: {error}") from error
 

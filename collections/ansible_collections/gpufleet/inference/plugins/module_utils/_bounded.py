@@ -91,9 +91,10 @@ class Child:
         self._max_bytes = max_bytes
         self._is_call = callable(target)
         self._fd = _unlinked_file()
+        parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _child(target, self._fd, env)
+            _child(target, self._fd, env, parent)
 
     def poll(self) -> bool:
         """Advance TERM, KILL, abandon; true once there is an outcome."""
@@ -125,6 +126,9 @@ class Child:
 
     def _reap(self) -> tuple[bool, Optional[int]]:
         try:
+            # Helpers of a child that we end end with it; until it is reaped its id is nobody else's.
+            if self._stage and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                self._signal(signal.SIGKILL)
             pid, status = os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:
             return True, None
@@ -178,13 +182,15 @@ def wait_all(children: Iterable[Child]) -> None:
         time.sleep(_POLL_S)
 
 
-def _child(target: Target, out_fd: int, env: Optional[Mapping[str, str]]) -> None:
+def _child(target: Target, out_fd: int, env: Optional[Mapping[str, str]], parent: int) -> None:
     """Body of the child; never returns."""
     status = 0
     try:
         os.setsid()
         if _LIBC is not None:
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:  # killed before it could be asked for
+                os._exit(1)
         null = os.open(os.devnull, os.O_RDWR)
         for fd, source in ((0, null), (1, out_fd), (2, null if callable(target) else out_fd)):
             os.dup2(source, fd)

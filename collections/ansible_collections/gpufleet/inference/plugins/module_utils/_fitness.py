@@ -37,11 +37,11 @@ def gpu_memory(devices: Sequence[Mapping[str, Any]], needed_mib: int, ours: Coll
         if used is None or total is None:
             unknown.append(str(device["index"]))
             continue
-        own = [process["memory_mib"] for process in device["processes"] if process["pid"] in ours]
+        own = [process["memory_mib"] for process in device["processes"] or [] if process["pid"] in ours]
         free = total - used + (used if None in own else min(used, sum(own)))
         least = free if least is None else min(least, free)
         if free < needed_mib:
-            others = [str(process["pid"]) for process in device["processes"] if process["pid"] not in ours]
+            others = [str(process["pid"]) for process in device["processes"] or [] if process["pid"] not in ours]
             low.append(f"GPU {device['index']}: {free:.0f} MiB" + (f" (held by process {', '.join(others)})" if others else ""))
     if low:
         return _check("gpu_memory", False, needed_mib, least, f"less than {needed_mib} MiB free on {'; '.join(low)}")

@@ -39,9 +39,10 @@ def query(tool: str, timeout: float, beside: Callable[[], None] = lambda: None) 
     :arg beside: called again and again while we wait.
     """
     fields = dict(FIELDS)
+    end = time.monotonic() + timeout
     for _attempt in range(4):
         argv = [tool, f"--query-gpu={','.join(fields.values())}", "--format=csv,noheader,nounits"]
-        outcome = _run(argv, timeout, beside)
+        outcome = _run(argv, end - time.monotonic(), beside)
         unknown = _UNKNOWN_FIELD.search(outcome.text)
         if unknown is None or unknown.group(1) not in fields.values():
             break
@@ -100,17 +101,19 @@ def gpu_class(name: Optional[str], compute_cap: Optional[str]) -> Optional[str]:
 
 def sample(tool: str, timeout: float, beside: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """:func:`query` with the processes on each GPU."""
+    end = time.monotonic() + timeout
     result = query(tool, timeout, beside)
-    apps: dict[str, list[dict[str, Any]]] = {}
+    apps: Optional[dict[str, list[dict[str, Any]]]] = {}
     if result["devices"]:
         argv = [tool, "--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader,nounits"]
-        outcome = _run(argv, timeout, beside)
-        apps = parse_apps(outcome.text)
+        outcome = _run(argv, end - time.monotonic(), beside)
+        # Without an answer nobody knows who holds the memory; an empty list would say that nobody does.
+        apps = parse_apps(outcome.text) if outcome.reason() is None and outcome.returncode == 0 else None
         result["text"] += outcome.text
         result["reason"] = result["reason"] or outcome.reason()
         result["seconds"] += outcome.seconds
     for device in result["devices"]:
-        device["processes"] = apps.get(device["uuid"] or "", [])
+        device["processes"] = None if apps is None else apps.get(device["uuid"] or "", [])
     return result
 
 

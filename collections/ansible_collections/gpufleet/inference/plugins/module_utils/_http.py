@@ -100,7 +100,7 @@ def document(answer: Mapping[str, Any]) -> dict[str, Any]:
     """JSON object of an answer, empty if there is none."""
     try:
         value = json.loads(answer["text"]) if answer["result"] == "ok" else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -150,8 +150,11 @@ def parse_metrics(text: str) -> dict[str, Optional[float]]:
     for line in text.splitlines():
         match = _METRIC.match(line)
         if match and match.group(1) in sums:
-            value = float(match.group(2))
-            if not math.isnan(value):
+            try:
+                value = float(match.group(2))
+            except ValueError:
+                continue
+            if math.isfinite(value):
                 sums[match.group(1)] = (sums[match.group(1)] or 0.0) + value
     return sums
 

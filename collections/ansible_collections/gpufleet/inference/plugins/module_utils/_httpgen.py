@@ -43,7 +43,8 @@ def judge(answer: dict[str, Any]) -> dict[str, Any]:
     page = _http.document(answer)
     usage = page.get("usage")
     usage = usage if isinstance(usage, dict) else {}
-    tokens = usage.get("completion_tokens") or 0
+    counted = usage.get("completion_tokens")
+    tokens = counted if isinstance(counted, int) else 0
     if result == "ok" and answer["code"] != 200:
         result, error = "error", f"HTTP {answer['code']}: {answer['text'].strip()[:160]}"
     elif result == "ok" and not page:

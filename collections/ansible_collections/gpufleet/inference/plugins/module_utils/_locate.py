@@ -37,9 +37,7 @@ def locate(options: Mapping[str, Any]) -> Located:
     """Read the manifest, ask the service manager, scan the process table."""
     state_dir = str(options["state_dir"])
     manifest = _bounded.call(lambda emit: emit({"manifest": _records.read_all(state_dir)["manifest"]}), 5.0).values.get("manifest")
-    if not isinstance(manifest, dict) or "error" in manifest:
-        manifest = {}
-    resolved = _target.resolve({**dict.fromkeys(_NAMES), **options}, manifest)
+    resolved = _target.resolve({**dict.fromkeys(_NAMES), **options}, _target.sound(manifest))
     service = _service.collect(resolved["service_manager"], resolved["service_name"], resolved["supervisor_conf"])
     identity = _identity.Server(**_target.server(resolved, service))
     return Located(resolved, service, _identity.find(identity), identity)

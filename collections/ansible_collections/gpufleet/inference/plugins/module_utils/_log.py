@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import stat
 import time
+from collections.abc import Sequence
 from typing import Any, BinaryIO, Optional
 
-from ansible_collections.gpufleet.inference.plugins.module_utils import _bounded, _patterns
+from ansible_collections.gpufleet.inference.plugins.module_utils import _bounded, _patterns, _redact
 
 HEAD_BYTES = 1 << 20
 TAIL_BYTES = 4 << 20
@@ -20,6 +22,10 @@ _PROBE_BYTES = 64 << 10
 _TAIL_LINES = 40
 _SLACK_S = 2.0
 
+_LINE = 16384
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+# What a request says is nobody's word on the server, however much it looks like a log line.
+_ECHO = re.compile(r"((?:Receive|Finish): obj=)[^\r\n]*")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ENDS = re.compile(r"[\r\n]+|(?=\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 _TIME = re.compile(r"^\W{0,2}(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,]\d+)?((?: [A-Z_]+\d+)*)")
@@ -28,6 +34,7 @@ _ARGS = "server_args="
 # Bars, lines of a rank, of the HTTP server and about an end do not come before a run's arguments.
 _NOT_FIRST = re.compile(rb"\d%[^|]*\||^\[[^\]]* [A-Z_]+\d+\]|\] INFO: |SIG[A-Z]{3}|[Ss]hut|exit", re.MULTILINE)
 _ARGS_LINE = re.compile(rb"^\[[^\]\n]*\] server_args=", re.MULTILINE)
+_BEGIN = re.compile(rb"\] server_args=(?:ServerArgs\(|\{)")
 _ARG_KEYS = (
     "model_path",
     "served_model_name",
@@ -56,7 +63,9 @@ _ARG_KEYS = (
 
 def split(data: bytes) -> list[str]:
     """Lines as text: bars are cut at their carriage returns, what is glued to a bar stands alone, colours and empty lines are gone."""
-    text = _COLOUR.sub("", data.decode("utf-8", "replace")).replace("\0", "")
+    text = _CONTROL.sub("", _COLOUR.sub("", data.decode("utf-8", "replace")))
+    if ": obj=" in text:
+        text = _ECHO.sub(r"\1", text)
     return [line for line in _ENDS.split(text) if line.strip()]
 
 
@@ -65,16 +74,21 @@ def line_time(line: str) -> tuple[Optional[float], Optional[str]]:
     match = _TIME.match(line)
     if match is None:
         return None, None
+    moment = _epoch(match.group(1).replace("T", " "))
+    return moment, None if moment is None else match.group(2).strip() or None
+
+
+@functools.lru_cache(maxsize=4096)
+def _epoch(text: str) -> Optional[float]:
     try:
-        moment = time.mktime(time.strptime(match.group(1).replace("T", " "), "%Y-%m-%d %H:%M:%S"))
+        return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M:%S"))
     except (ValueError, OverflowError):
-        return None, None
-    return moment, match.group(2).strip() or None
+        return None
 
 
 def parse_bar(line: str) -> Optional[dict[str, Any]]:
     """A tqdm bar: what it counts, how far it is."""
-    match = _BAR.match(line)
+    match = _BAR.match(line[:400])
     if match is None:
         return None
     done, total = int(match.group("done")), int(match.group("total"))
@@ -83,7 +97,7 @@ def parse_bar(line: str) -> Optional[dict[str, Any]]:
 
 def parse_server_args(line: str) -> dict[str, Any]:
     """Chosen settings of a ``server_args=`` line, printed as a dict or as ``ServerArgs(...)``."""
-    text = line[line.index(_ARGS) + len(_ARGS) :].strip()
+    text = line[line.index(_ARGS) + len(_ARGS) :][: 4 * _LINE].strip()
     result: dict[str, Any] = {}
     for key in _ARG_KEYS:
         match = re.search(rf"""(?:'{key}': |\b{key}=)('(?:[^'\\]|\\.)*'|"[^"]*"|\[[^\]]*\]|[^,)}}]+)""", text)
@@ -157,18 +171,33 @@ def _last_args(file: BinaryIO, size: int) -> int:
     base = max(0, size - TAIL_BYTES)
     file.seek(base)
     data = file.read(TAIL_BYTES)
-    found = data.rfind(_ARGS.encode())
-    if found < 0:
-        return 0
-    return base + data.rfind(b"\n", 0, found) + 1
+    for match in reversed(list(_BEGIN.finditer(data))):
+        begin = data.rfind(b"\n", 0, match.start()) + 1
+        if b": obj=" not in data[begin : match.start()]:
+            return base + begin
+    return 0
 
 
-def collect(path: Optional[str], started: Optional[float], now: float, patterns: list[dict[str, str]], emit: _bounded.Emit) -> None:
+def collect(
+    path: Optional[str],
+    started: Optional[float],
+    now: float,
+    patterns: list[dict[str, str]],
+    emit: _bounded.Emit,
+    known: Sequence[str] = (),
+    zone: Optional[str] = None,
+) -> None:
     """Child body: emits size, times, tail and bar first, then the hits, so that a slow pattern costs only the hits.
 
     :arg started: epoch at which the current incarnation's main process started, null when unknown.
     :arg now: epoch of this look at the log.
+    :arg known: secrets; they are hidden before a line is cut, because half a secret is recognised by nobody.
+    :arg zone: TZ of the server, null if it is ours.
     """
+    if zone:
+        os.environ["TZ"] = zone
+        time.tzset()
+        _epoch.cache_clear()
     if not path:
         emit({"status": "absent", "reason": "no log is known"})
         return
@@ -185,7 +214,7 @@ def collect(path: Optional[str], started: Optional[float], now: float, patterns:
         begin = start_offset(file, info.st_size, started)
         lines = _lines(file, begin, info.st_size)
     bars = [found for line in lines if "%" in line and (found := parse_bar(line))]
-    times = [moment for line in reversed(lines) if (moment := line_time(line)[0]) is not None]
+    last_time = next((moment for line in reversed(lines) if (moment := line_time(line)[0]) is not None), None)
     arguments = next((line for line in lines if _ARGS in line), None)
     emit(
         {
@@ -196,14 +225,14 @@ def collect(path: Optional[str], started: Optional[float], now: float, patterns:
             "read_at": round(now, 2),
             "silent_s": round(max(0.0, now - info.st_mtime), 1),
             "start_offset": begin,
-            "tail": [_patterns.cut(line) for line in lines[-_TAIL_LINES:]],
-            "last_line": _patterns.cut(lines[-1]) if lines else None,
-            "last_time": times[0] if times else None,
+            "tail": [_quote(line, known) for line in lines[-_TAIL_LINES:]],
+            "last_line": _quote(lines[-1], known) if lines else None,
+            "last_time": last_time,
             "bar": bars[-1] if bars else None,
             "server_args": parse_server_args(arguments) if arguments else None,
         }
     )
-    emit(_hits(lines, patterns))
+    emit(_hits(lines, patterns, known))
 
 
 def excerpt(path: str, begin: int) -> list[str]:
@@ -221,7 +250,11 @@ def _lines(file: BinaryIO, begin: int, size: int) -> list[str]:
     return head + split(file.read(min(TAIL_BYTES, size - tail_at)))
 
 
-def _hits(lines: list[str], patterns: list[dict[str, str]]) -> dict[str, Any]:
+def _quote(line: str, known: Sequence[str]) -> str:
+    return _patterns.cut(_redact.text(line[:_LINE], known))
+
+
+def _hits(lines: list[str], patterns: list[dict[str, str]], known: Sequence[str]) -> dict[str, Any]:
     matcher = _patterns.Matcher(patterns)
     hits: dict[str, dict[str, Any]] = {}
     ranks: dict[str, dict[str, Any]] = {}
@@ -233,10 +266,14 @@ def _hits(lines: list[str], patterns: list[dict[str, str]]) -> dict[str, Any]:
             moment = own
         if prefix:
             last = ranks.setdefault(prefix, {"lines": 0})
-            last.update(lines=last["lines"] + 1, last_time=moment, last_line=line[:120])
+            last.update(lines=last["lines"] + 1, last_time=moment, last_line=line[:_LINE])
         for name in matcher.match(line):
-            hit = _patterns.count(hits, name, _patterns.cut(line), moment)
+            hit = _patterns.count(hits, name, line[:_LINE], moment)
             by_rank = hit.setdefault("ranks", {})
             if prefix:
                 by_rank[prefix] = by_rank.get(prefix, 0) + 1
+    for hit in hits.values():
+        hit.update(first=_quote(hit["first"], known), last=_quote(hit["last"], known))
+    for row in ranks.values():
+        row["last_line"] = _quote(row["last_line"], known)[:120]
     return {"hits": hits, "bad_patterns": matcher.bad, "ranks": ranks}

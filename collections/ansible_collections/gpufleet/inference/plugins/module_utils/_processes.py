@@ -91,7 +91,7 @@ def combine(first: Optional[Mapping[str, Any]], second: Optional[Mapping[str, An
         "schedulers": len(schedulers),
         "schedulers_alive": sum(row["state"] not in "ZXx" for row in schedulers),
         "compilers": compilers,
-        "stopped": [row["pid"] for row in members if row["state"] in "Tt"],
+        "stopped": [row["pid"] for row in members if row["state"] == "T"],
         "totals": {
             "rchar_per_s": _rate(members, "rchar", seconds),
             "read_bytes_per_s": _rate(members, "read_bytes", seconds),

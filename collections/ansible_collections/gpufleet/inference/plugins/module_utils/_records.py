@@ -14,13 +14,16 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any, Callable
 
 NAMES = ("manifest", "last_known_good", "fallback", "attempts", "marks", "visits", "lease")
+LISTS = ("attempts", "marks", "visits")
 SCHEMA = 1
+MAX_BYTES = 8 << 20
 LOCK_WAIT_S = 10.0
 
 Record = dict[str, Any]
@@ -49,14 +52,20 @@ def read(state_dir: str, name: str) -> Record | None:
     """One record, or None when the host has none. RecordError when it is there but unreadable."""
     path = path_of(state_dir, name)
     try:
-        with open(path, encoding="utf-8") as stream:
+        # Opening a pipe that took the place of the file must not wait for a writer.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as stream:
+            info = os.fstat(stream.fileno())
+            if not stat.S_ISREG(info.st_mode) or info.st_size > MAX_BYTES:
+                raise ValueError(f"no regular file of at most {MAX_BYTES} bytes")
             content = json.load(stream)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RecordError(f"{path}: {error}") from error
     if not isinstance(content, dict):
         raise RecordError(f"{path}: not a JSON object")
+    if name in LISTS and not isinstance(content.get(name, []), list):
+        raise RecordError(f"{path}: {name} is no list")
     return content
 
 
@@ -142,7 +151,7 @@ def lease_is_valid(lease: Record | None, now: float) -> bool:
     if lease is None:
         return False
     try:
-        return float(lease.get("expires", "never")) > now
+        return not float(lease.get("expires", "never")) <= now  # a NaN binds too
     except (TypeError, ValueError):
         return True
 

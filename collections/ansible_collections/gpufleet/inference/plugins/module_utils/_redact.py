@@ -12,14 +12,21 @@ from typing import Any
 MASK = "<redacted>"
 
 _NAME = re.compile(
-    r"(?:^|[-_.])(?:api[-_]?keys?|keyfile[-_]?password|access[-_]?key(?:[-_]?id)?|auth|token|hf[-_]?token|secret(?:[-_]?key)?|password|passwd"
-    r"|credentials?|private[-_]?key|authorization|cookie)$",
+    r"(?:(?:^|[-_.])(?:(?:api|access|secret|private|account|encryption|signing|session)[-_]?keys?(?:[-_]?id)?|auth|token|secrets?|pass|pwd"
+    r"|credentials?|authorization|cookies?)|password|passwd|passphrase)$",
     re.IGNORECASE,
 )
-_WORDS = r"(?:api[-_]?key|hf[-_]?token|access[-_]?token|auth[-_]?token|secret[-_]?(?:access[-_]?)?key|password|passwd|client[-_]?secret)"
+_WORDS = (
+    r"(?:api[-_]?key|hf[-_]?token|access[-_]?token|auth[-_]?token|secret[-_]?(?:access[-_]?)?key|account[-_]?key|private[-_]?key"
+    r"|passw(?:or)?d|passphrase|db[-_]?pass|mysql[-_]?pwd|client[-_]?secret)"
+)
+# As the name of a quoted value these tell a secret, in running text they do not.
+_KEYS = rf"(?:{_WORDS}|(?<![a-z0-9])(?:token|secret|authorization|cookie|set-cookie))"
 _TEXT: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}"), rf"\1 {MASK}"),
-    (re.compile(r"(?i)\b(x-api-key|api-key|authorization|cookie)\s*:\s*(?!(?:bearer|basic) )\S+"), rf"\1: {MASK}"),
+    (re.compile(r"(?i)\b(x-api-key|api-key|authorization|(?:set-)?cookie)\s*:\s*(?!(?:bearer|basic) )[^\s'\"][^\r\n'\"]*"), rf"\1: {MASK}"),
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), MASK),
+    (re.compile(r"\bAIza[0-9A-Za-z_-]{30,}"), MASK),
     (re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}"), MASK),
     (re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"), MASK),
     (re.compile(r"\bnvapi-[A-Za-z0-9_-]{16,}"), MASK),
@@ -27,10 +34,11 @@ _TEXT: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,})"), MASK),
     (re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10,}"), MASK),
     (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"), MASK),
-    (re.compile(r"([a-z][a-z0-9+.-]*://)[^/\s:@'\"]*:[^/\s@'\"]+@", re.IGNORECASE), rf"\1{MASK}@"),
+    (re.compile(r"\b([a-z][a-z0-9+.-]{1,20}://)[^/\s@'\"]+@", re.IGNORECASE), rf"\1{MASK}@"),
     (re.compile(r"(?i)([?&](?:X-Amz-(?:Signature|Credential|Security-Token)|sig|signature|token|api_key|key)=)[^&\s'\"]+"), rf"\1{MASK}"),
-    (re.compile(rf"""(?i)(["']?[a-z0-9_-]*{_WORDS}["']?\s*[=:]\s*)(["'])(?!None\b)(?:(?!\2).)+\2"""), rf"\1\2{MASK}\2"),
-    (re.compile(rf"""(?i)(--?[a-z0-9_-]*{_WORDS}[= ]+|\b[A-Z0-9_]*{_WORDS}=)(?!["']|None\b|<)[^\s"',;)]+"""), rf"\1{MASK}"),
+    # A quote that was cut has no closing mark.
+    (re.compile(rf"""(?i)({_KEYS}["']?\s*[=:,]\s*)b?(["'])(?!None\b)(?:(?!\2)[^\n])+(?:\2|$)"""), rf"\1\2{MASK}\2"),
+    (re.compile(rf"""(?i)({_WORDS}(?:\s*=|:|(?<=[a-z-]) ))\s*(?!["']|None\b|<)[^\s"',;)]+"""), rf"\1{MASK}"),
 )
 
 
@@ -91,6 +99,8 @@ def tree(value: Any, known: Sequence[str] = ()) -> Any:
         return {
             key: MASK if isinstance(item, str) and item and is_secret_name(str(key)) else tree(item, known) for key, item in value.items()
         }
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        return [text(item, known) for item in argv(value)]
     if isinstance(value, (list, tuple)):
         return [tree(item, known) for item in value]
     return value

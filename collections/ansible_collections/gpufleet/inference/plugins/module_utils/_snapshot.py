@@ -46,6 +46,7 @@ class Snapshot:
         self._jobs: dict[str, _bounded.Child] = {}
         self._trace: Optional[_syscalls.Trace] = None
         self._begun: Optional[float] = None
+        self._zone: Optional[str] = None
         self.texts: dict[str, str] = {}
         self.secrets: list[str] = []
         self.document: dict[str, Any] = {"schema": SCHEMA, "collected_at": round(self._at, 3), "window_s": self._window}
@@ -53,8 +54,7 @@ class Snapshot:
     def collect(self) -> dict[str, Any]:
         """Run all collectors. Nothing here raises: a collector that fails is ``unavailable`` with the reason."""
         records = self._guard("records", self._read_records)
-        manifest = records.get("manifest")
-        manifest = manifest if isinstance(manifest, dict) and "error" not in manifest else {}
+        manifest = _target.sound(records.get("manifest"))
         self._options = _target.resolve(self._options, manifest)
         service = self._guard("service", self._ask_service)
         identity = _identity.Server(**_target.server(self._options, service))
@@ -81,6 +81,10 @@ class Snapshot:
         self._guard("system", self._finish_system)
         self._guard("syscalls", self._finish_trace)
         return self._finish()
+
+    def left(self, least: float) -> float:
+        """Seconds that may still be spent on writing down what was seen; the deadline does not cut below ``least``."""
+        return max(least, self._deadline + _MARGIN_S / 2 - time.monotonic())
 
     def _guard(self, name: str, collector: Callable[[], dict[str, Any]], seconds: Optional[float] = None) -> dict[str, Any]:
         begun = time.monotonic()
@@ -114,7 +118,8 @@ class Snapshot:
         state_dir = self._options["state_dir"]
         outcome = _bounded.call(lambda emit: emit(_records.read_all(state_dir)), self._left(3.0))
         status = "unavailable" if outcome.reason() else "ok"
-        return {**dict.fromkeys(_records.NAMES), **outcome.values, "status": status, "reason": outcome.reason()}
+        unknown = {"error": outcome.reason()} if outcome.reason() else None
+        return {**dict.fromkeys(_records.NAMES, unknown), **outcome.values, "status": status, "reason": outcome.reason()}
 
     def _ask_service(self) -> dict[str, Any]:
         options = self._options
@@ -151,6 +156,9 @@ class Snapshot:
             links = [_proc.link(f"/proc/{main}/fd/{fd}") for fd in (1, 2)] if main is not None else []
             here = [path for path in links if path and path.startswith("/") and not path.startswith("/dev/")]
             self._options["log_path"] = here[0] if here else service.get("log_path")
+        elif main is not None:
+            self._options["log_path"] = _target.rotated(str(self._options["log_path"]), main)
+        self._zone = environ.get("TZ") or (manifest.get("environment") or {}).get("TZ")
         self._model = manifest.get("served_model_name") or _target.flag(command, "--served-model-name")
         self._guard("target", lambda: _target.describe(self._options, manifest, command, environ))
 
@@ -165,7 +173,8 @@ class Snapshot:
 
     def _read_log(self, now: float) -> _bounded.Child:
         patterns = list((self._options["patterns"] or {}).get("log") or [])
-        return self._call(_log.collect, 12.0, self._options["log_path"], self._begun, now, patterns)
+        collector = functools.partial(_log.collect, known=self.secrets, zone=self._zone)
+        return self._call(collector, 12.0, self._options["log_path"], self._begun, now, patterns)
 
     def _start_http(self, port: Mapping[str, Any]) -> tuple[Optional[dict[str, Any]], bool]:
         """Start the first probes. Returns the finished part when there is nothing to ask, and whether a generation was asked for."""
@@ -239,6 +248,8 @@ class Snapshot:
         reason = outcome.reason()
         # What a child said before it was stopped stands; the reason tells that it was not all.
         part["status"] = part.get("status") or ("ok" if outcome.values and (not reason or len(outcome.values) > 1) else "unavailable")
+        if reason and "hits" in empty and "hits" not in outcome.values:
+            part["status"] = "unavailable"  # that nothing was found in lines that nobody read to the end proves nothing
         part["reason"] = "; ".join(text for text in (part.get("reason"), reason) if text) or None
         part["seconds"] = round(outcome.seconds, 3)
         return part

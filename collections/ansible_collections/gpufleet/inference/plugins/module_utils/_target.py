@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from ansible_collections.gpufleet.inference.plugins.module_utils import _redact
+from ansible_collections.gpufleet.inference.plugins.module_utils import _proc, _redact
 
 _FROM_MANIFEST = {
     "service_manager": "service_manager",
@@ -22,6 +22,17 @@ _FROM_MANIFEST = {
     "gpus_expected": "gpus_expected",
 }
 _ENVIRONMENT = ("NCCL_", "SGLANG_", "SGL_", "CUDA_", "TORCH", "FLASHINFER", "TRITON", "HF_", "PYTORCH", "LD_", "OMP_")
+
+
+_LISTS, _MAPPINGS, _NUMBERS = ("command", "ladder"), ("environment", "effective"), ("port", "gpus_expected", "context_length")
+
+
+def sound(manifest: Any) -> dict[str, Any]:
+    """What can be used of a manifest record: values of another type than the record's own are left out."""
+    if not isinstance(manifest, dict) or "error" in manifest:
+        return {}
+    types: dict[str, Any] = {**dict.fromkeys(_LISTS, list), **dict.fromkeys(_MAPPINGS, dict), **dict.fromkeys(_NUMBERS, int)}
+    return {name: value for name, value in manifest.items() if isinstance(value, types.get(name, str))}
 
 
 def resolve(options: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,6 +81,15 @@ def describe(resolved: Mapping[str, Any], manifest: Mapping[str, Any], command: 
         "environment": _redact.environment({**(manifest.get("environment") or {}), **shown}),
         "flags": {},
     }
+
+
+def rotated(path: str, main: int) -> str:
+    """Where the output of process ``main`` goes now: another name of the file ``path`` after a rotation, else ``path``."""
+    for number in (1, 2):
+        link = _proc.link(f"/proc/{main}/fd/{number}")
+        if link and link != path and link.startswith(path):
+            return f"/proc/{main}/fd/{number}"
+    return path
 
 
 def flag(command: list[str], name: str) -> Optional[str]:

@@ -14,6 +14,8 @@ KEEP = 48
 _BYTES_PER_S = 4096
 _FAULTS_PER_S = 10
 _GPU_MIB = 16
+_COUNTERS = ("rchar", "read_bytes", "majflt", "gpu_memory_mib", "log_size", "tokens", "main_pid", "main_start", "first_at")
+_CLOCK_S = 2.0  # the start of a process is told by the wall clock, and jitters with it
 
 
 def visit(snapshot: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,7 +47,7 @@ def add(record: Optional[Mapping[str, Any]], new: Mapping[str, Any]) -> dict[str
     and its last visit however long it is; ``count`` and ``first_at`` tell how many visits an entry stands for and since when.
     """
     stored = (record or {}).get("visits")
-    visits = [row for row in stored if isinstance(row, dict)] if isinstance(stored, list) else []
+    visits = [row for row in stored if _sound(row)] if isinstance(stored, list) else []
     if len(visits) >= 2 and still(visits[-2], visits[-1]) and still(visits[-2], new) and still(visits[-1], new):
         last = visits.pop()
         new = {**new, "count": last.get("count", 1) + 1, "first_at": last.get("first_at", last.get("at"))}
@@ -54,7 +56,12 @@ def add(record: Optional[Mapping[str, Any]], new: Mapping[str, Any]) -> dict[str
 
 def still(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Whether nothing that counts as progress moved between two visits to the same server."""
-    if old.get("main_pid") != new.get("main_pid") or new.get("compilers") or "ok" in (old.get("generate"), new.get("generate")):
+    if (
+        old.get("main_pid") != new.get("main_pid")
+        or _moved(old, new, "main_start", _CLOCK_S)
+        or new.get("compilers")
+        or "ok" in (old.get("generate"), new.get("generate"))
+    ):
         return False
     seconds = max(1.0, float(new.get("at") or 0) - float(old.get("at") or 0))
     limits = (("read_bytes", _BYTES_PER_S * seconds), ("rchar", _BYTES_PER_S * seconds), ("majflt", _FAULTS_PER_S * seconds))
@@ -62,6 +69,12 @@ def still(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
         return False
     # Once the port is open our own probes are logged, so only before that is a longer log progress.
     return new.get("generate") != "refused" or not _moved(old, new, "log_size", 1)
+
+
+def _sound(row: Any) -> bool:
+    if not isinstance(row, dict) or not isinstance(row.get("at"), (int, float)) or not isinstance(row.get("count", 1), int):
+        return False
+    return all(isinstance(row.get(key), (int, float, type(None))) for key in _COUNTERS)
 
 
 def _moved(old: Mapping[str, Any], new: Mapping[str, Any], key: str, limit: float) -> bool:

@@ -33,7 +33,7 @@ attributes:
     support: full
 options:
   deadline:
-    description: Seconds after which the module returns with what it has.
+    description: Seconds after which the module returns with what it has. Saving files with O(bundle=true) gets at least 20 more.
     type: float
     default: 45
   window:
@@ -115,7 +115,7 @@ options:
     type: bool
     default: false
   return_records:
-    description: Whether to return RV(records), RV(target), RV(active) and RV(gates). Used on the controller only.
+    description: Whether to return RV(records), RV(target), RV(active), RV(at) and RV(gates). Used on the controller only.
     type: bool
     default: false
   policy:
@@ -198,6 +198,11 @@ active:
   type: dict
   returned: when O(return_records=true)
   sample: {fallback: null, marks: []}
+at:
+  description: When this was seen, by the host's own clock, in seconds since the epoch. The times in RV(records) are of the same clock.
+  type: float
+  returned: when O(return_records=true)
+  sample: 1769650520.1
 gates:
   description: Whether the sources that a destructive action needs could be read.
   type: dict
@@ -208,7 +213,7 @@ gates:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpufleet.inference.plugins.module_utils import _bundle, _records, _snapshot, _visits
+from ansible_collections.gpufleet.inference.plugins.module_utils import _bounded, _bundle, _records, _snapshot, _visits
 
 CONTROLLER_ONLY = ("return_snapshot", "return_records", "policy", "signatures_extra")
 
@@ -243,6 +248,11 @@ def argument_spec() -> dict[str, Any]:
     }
 
 
+def record(state_dir: str, snapshot: dict[str, Any]) -> None:
+    """Add the visit to the host's records."""
+    _records.update(state_dir, "visits", lambda old: _visits.add(old, _visits.visit(snapshot)), discard_unreadable=True)
+
+
 def main() -> None:
     """Collect, remember, return."""
     module = AnsibleModule(argument_spec=argument_spec(), supports_check_mode=True)
@@ -254,15 +264,16 @@ def main() -> None:
     snapshot = collector.collect()
     bundle = None
     if options["record_visit"] and not module.check_mode:
-        try:
-            _records.update(options["state_dir"], "visits", lambda old: _visits.add(old, _visits.visit(snapshot)), discard_unreadable=True)
-        except (_records.RecordError, OSError) as error:
-            module.warn(f"the visit is not recorded: {error}")
+        problem = _bounded.call(lambda _emit: record(options["state_dir"], snapshot), collector.left(2.0)).reason()
+        if problem:
+            module.warn(f"the visit is not recorded: {problem}")
     if options["bundle"] and not module.check_mode:
-        try:
-            bundle = _bundle.write(options["state_dir"], snapshot, collector.texts, collector.secrets)
-        except OSError as error:
-            module.warn(f"the evidence is not saved: {error}")
+        # Evidence is worth more than the deadline.
+        arguments = (options["state_dir"], snapshot, collector.texts, collector.secrets)
+        outcome = _bounded.call(lambda emit: emit({"bundle": _bundle.write(*arguments)}), collector.left(20.0))
+        bundle = outcome.values.get("bundle")
+        if bundle is None:
+            module.warn(f"the evidence is not saved: {outcome.reason()}")
     module.exit_json(changed=False, snapshot=snapshot, bundle=bundle)
 
 

@@ -178,8 +178,8 @@ def _before(state_dir: str, name: str, state: str) -> dict[str, Any] | None:
         return None
 
 
-def _agrees(entry: dict[str, Any], pattern: dict[str, Any]) -> bool:
-    return all(entry.get(key) == value for key, value in pattern.items())
+def _agrees(entry: Any, pattern: dict[str, Any]) -> bool:
+    return isinstance(entry, dict) and all(entry.get(key) == value for key, value in pattern.items())
 
 
 def _lasting(content: dict[str, Any]) -> dict[str, Any]:

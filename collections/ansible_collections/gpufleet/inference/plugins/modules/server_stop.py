@@ -16,6 +16,7 @@ description:
   - Then sends SIGKILL to what is left of the server, including workers that lost their parent.
   - Each process is identified again, by process id and start time, immediately before it is signalled. Processes of another server
     on the same host are never touched.
+  - Stops nothing where the service manager runs a server on another port than O(port).
   - Options that are not set are taken from C(manifest.json) under O(state_dir).
 extends_documentation_fragment:
   - gpufleet.inference.attributes
@@ -94,7 +95,7 @@ foreign:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpufleet.inference.plugins.module_utils import _locate, _stop
+from ansible_collections.gpufleet.inference.plugins.module_utils import _identity, _locate, _stop
 
 
 def main() -> None:
@@ -115,6 +116,13 @@ def main() -> None:
     located = _locate.locate(module.params)
     if located.found["reason"] and located.found["main"] is None:
         module.fail_json(msg=f"the processes of the server can not be identified: {located.found['reason']}")
+    main_pid, port = located.found["main"], located.options["port"]
+    arguments = located.found["members"][main_pid]["arguments"] if main_pid is not None else []
+    if port is not None and _identity.is_launcher(arguments) and _identity.port_of(arguments) != port:
+        module.fail_json(
+            msg=f"{located.options['service_manager']} runs a server on port {_identity.port_of(arguments)} as "
+            f"{located.options['service_name']} (process {main_pid}), not one on port {port}: it is not stopped"
+        )
     module.exit_json(**_stop.Stop(located, module.check_mode).run(module.params["term_timeout"], module.params["kill_timeout"]))
 
 

@@ -9,7 +9,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpufleet.inference.plugins.plugin_utils import explain, facts, rules
+from ansible_collections.gpufleet.inference.plugins.plugin_utils import explain, facts, rules, xid
 from ansible_collections.gpufleet.inference.plugins.plugin_utils.signatures import Catalog, Signature
 
 # A harder cause wins.
@@ -51,7 +51,14 @@ def _weight(finding: rules.Finding) -> tuple[int, float, int]:
 def _admit(signature: Signature, view: Mapping[str, Any], base: rules.Finding) -> rules.Finding | None:
     """The finding of a signature that matches, unless what the server does now speaks against it."""
     state = signature.state
-    refuted = {"crashed": _no_crash, "stuck": _not_stuck, "starting": _no_start, "serving": _not_serving}.get(state)
+    refuted = {
+        "crashed": _no_crash,
+        "stuck": _not_stuck,
+        "starting": _no_start,
+        "serving": _not_serving,
+        "gpu_fault": _overcome,
+        "host_fault": _overcome,
+    }.get(state)
     if refuted is not None and refuted(signature, view, base):
         return None
     if state == "stuck" and view["alive"] is False:
@@ -73,14 +80,31 @@ def _admit(signature: Signature, view: Mapping[str, Any], base: rules.Finding) -
 
 
 def _no_crash(_signature: Signature, view: Mapping[str, Any], base: rules.Finding) -> bool:
-    lives_on = view["alive"] and not rules.dying(view) and (view["progress"]["any"] or base.state == "serving")
+    was_ready = base.state == "serving" or view["phase"] == "serving"
+    lives_on = view["alive"] and not view["workers_lost"] and not rules.dying(view) and (view["progress"]["any"] or was_ready)
     return bool(view["generating"] or lives_on or base.state == "stopped")
 
 
 def _not_stuck(signature: Signature, view: Mapping[str, Any], base: rules.Finding) -> bool:
     moves = view["progress"]["any"] and signature.proof != "engine"
     compiles = view["compilers"] and not view["overdue"]
-    return bool(view["generating"] or moves or compiles or base.state == "stopped")
+    return bool(view["generating"] or moves or compiles or base.state == "stopped" or _outlived(signature, view))
+
+
+def _outlived(signature: Signature, view: Mapping[str, Any]) -> bool:
+    """Whether a batch was logged well after every line that the signature rests on."""
+    hits = [explain.look(view, ".".join(fact.split(".")[:3])) for fact in signature.evidence() if fact.startswith("hits.")]
+    said = [hit.get("last_time") for hit in hits if isinstance(hit, Mapping)]
+    batch, times = view["last_batch_at"], [moment for moment in said if moment is not None]
+    return bool(said and len(said) == len(times) and batch is not None and batch > max(times) + 5)
+
+
+def _overcome(signature: Signature, view: Mapping[str, Any], _base: rules.Finding) -> bool:
+    """Whether all that the kernel said is older than a server that generates now."""
+    at, started = view["last_kernel_at"], view["started_at"]
+    if not view["generating"] or at is None or started is None or at >= started:
+        return False
+    return not signature.matches({**view, "xid": xid.read(()), "hits": {**view["hits"], "kernel": {}}})
 
 
 def _no_start(_signature: Signature, view: Mapping[str, Any], base: rules.Finding) -> bool:

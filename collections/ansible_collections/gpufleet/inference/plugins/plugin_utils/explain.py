@@ -126,7 +126,7 @@ def summary(best: Finding, view: Mapping[str, Any], phase: str | None, confidenc
     if phase and phase not in (best.state, "not_started"):
         parts.append(f"in {phase}")
     progress = view["progress"]
-    if best.state in ("starting", "stuck") and progress["total"]:
+    if best.state in ("starting", "stuck") and progress["total"] and progress["done"] is not None:
         parts.append(f"{progress['done']:.0f}/{progress['total']:.0f}")
     quiet = view["quiet_s"]
     if best.state == "stuck" and phase == "serving":

@@ -76,6 +76,7 @@ def view(snapshot: Any, limits: Mapping[str, Any] | None = None, catalog: signat
     facts["last_batch_at"] = _last_batch(hits["log"])
     # Log lines carry whole seconds.
     facts["batch_while_asked"] = None if None in (facts["last_batch_at"], asked_at) else facts["last_batch_at"] > asked_at
+    facts["last_kernel_at"] = _last_kernel(hits["kernel"])
     facts["records"] = _records(mapping(snap.get("records")))
     facts["collected_at"] = number(snap.get("collected_at"))
     facts["window_s"] = number(snap.get("window_s"))
@@ -251,6 +252,8 @@ def _process(sources: dict[str, dict[str, Any]], seen: dict[str, Any]) -> dict[s
         alive = main.get("state") not in ("Z", "X")
     elif state == "starting":
         alive = True
+    elif state == "running" and number(service.get("main_pid")) and processes.get("status") == "ok":
+        alive = None  # its manager and the process table contradict each other: it ended just now, or hides
     elif processes.get("status") == "ok" or (processes.get("status") == "absent" and state != "running"):
         alive = False
     elif state:
@@ -259,7 +262,7 @@ def _process(sources: dict[str, dict[str, Any]], seen: dict[str, Any]) -> dict[s
         alive = told == "running"
     schedulers, running = number(processes.get("schedulers")), number(processes.get("schedulers_alive"))
     members = [mapping(member) for member in items(processes.get("members"))]
-    frozen = items(processes.get("stopped")) or [member.get("pid") for member in members if member.get("state") in ("T", "t")]
+    frozen = items(processes.get("stopped")) or [member.get("pid") for member in members if member.get("state") == "T"]
     ours = flag(port.get("ours"))
     listening = False if ours is False else flag(port.get("listening"))
     started = first(number(main.get("start_time")), number(service.get("since")))
@@ -289,7 +292,8 @@ def _http(sources: dict[str, dict[str, Any]], seen: dict[str, Any]) -> dict[str,
     generate, metrics = mapping(http.get("generate")), mapping(http.get("metrics"))
     last = mapping(metrics.get("second")) or mapping(metrics.get("first"))
     delta = number(metrics.get("tokens_delta"))
-    tokens = None if delta is None else ("advancing" if delta > 0 else "frozen")
+    # A counter that fell belongs to another incarnation.
+    tokens = None if delta is None or delta < 0 else ("advancing" if delta > 0 else "frozen")
     answered = word(generate.get("result"), *PROBES["generate"])
     if answered == "ok" and number(generate.get("tokens")) == 0:
         answered = "error"
@@ -307,6 +311,12 @@ def _http(sources: dict[str, dict[str, Any]], seen: dict[str, Any]) -> dict[str,
 def _last_batch(hits: dict[str, Any]) -> float | None:
     """Epoch of the last batch that was logged. None: not known."""
     return max((when for name in ("decode_batch", "prefill_batch") if (when := mapping(hits.get(name)).get("last_time"))), default=None)
+
+
+def _last_kernel(hits: dict[str, Any]) -> float | None:
+    """Epoch of the youngest kernel line that hit. None: there is none, or one has no time."""
+    times = [hit.get("last_time") for hit in hits.values()]
+    return None if not times or None in times else max(times)
 
 
 def _records(records: dict[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,12 @@ Times in records are seconds since the epoch or ISO 8601 text.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+LISTS = ("attempts", "marks")
 RECORDS = ("manifest", "attempts", "marks", "lease", "visits")
 
 
@@ -29,7 +31,7 @@ def items(value: Any) -> list[Mapping[str, Any]]:
 def epoch(value: Any) -> float | None:
     """Returns a time in seconds since the epoch, or null when it is none."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if math.isfinite(value) else None
     if not isinstance(value, str):
         return None
     try:
@@ -45,10 +47,28 @@ def utc(at: float) -> str:
 
 
 def unreadable(records: Mapping[str, Any]) -> list[str]:
-    """Returns the records that are there but could not be read, each with the reason."""
+    """Returns the records that are there but could not be read, each with the reason. What can not be read must not pass for none."""
     if "error" in records:
         return [f"records: {records['error']}"]
-    return [f"{name}: {mapping(records[name])['error']}" for name in RECORDS if "error" in mapping(records.get(name))]
+    return [f"{name}: {reason}" for name in RECORDS if (reason := _unreadable(name, records.get(name)))]
+
+
+def _unreadable(name: str, record: Any) -> str | None:
+    if record is None:
+        return None
+    if not isinstance(record, Mapping):
+        return "not an object"
+    if "error" in record:
+        return str(record["error"])
+    if name in LISTS:
+        rows = record.get(name, [])
+        if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+            return "not a list of objects"
+        if name == "attempts" and any(epoch(row.get("at")) is None for row in rows):
+            return "an attempt without a time"
+    if name == "lease" and record and not record.get("owner"):
+        return "a lease without an owner"
+    return None
 
 
 def attempts(records: Mapping[str, Any], now: float, window: float) -> list[Mapping[str, Any]]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ansible_collections.gpufleet.inference.plugins.plugin_utils import diagnose, policy, signatures
+from ansible_collections.gpufleet.inference.plugins.plugin_utils import diagnose, history, policy, signatures
 
 MODULE = "gpufleet.inference.gather_diag"
 
@@ -60,7 +60,7 @@ class Judge:
     def verdict(self, snapshot: Mapping[str, Any], host: str) -> dict[str, Any]:
         """The verdict on one snapshot, with the name of the host put into the commands for a person."""
         verdict = diagnose.diagnose(dict(snapshot), self.catalog, self.policy)
-        verdict["next"] = [re.sub(r"\bHOST\b", host, step) for step in verdict["next"]]
+        verdict["next"] = [re.sub(r"\bHOST\b", lambda _match: host, step) for step in verdict["next"]]
         return verdict
 
 
@@ -104,7 +104,8 @@ def active(records: Mapping[str, Any], now: float) -> dict[str, Any]:
     :returns: C(fallback) (record or None) and C(marks) (list).
     """
     fallback = records.get("fallback")
-    marks = _part(records, "marks").get("marks") or []
+    broken = history.unreadable({"marks": records.get("marks")})
+    marks = [{"kind": "unreadable", "reason": broken[0]}] if broken else _part(records, "marks").get("marks") or []
     return {
         "fallback": fallback if isinstance(fallback, Mapping) and "profile" in fallback and _binds(fallback, now) else None,
         "marks": [mark for mark in marks if isinstance(mark, Mapping) and _binds(mark, now)],
@@ -126,6 +127,7 @@ def result(module_result: Mapping[str, Any], judge: Judge, host: str, with_recor
             active=active(records, float(snapshot.get("collected_at") or time.time())),
             target=snapshot.get("target"),
             gates=gates(snapshot),
+            at=snapshot.get("collected_at"),
         )
     if with_snapshot:
         answer["snapshot"] = snapshot

@@ -60,6 +60,8 @@ def decide(host: str, seen: Mapping[str, Any], policy: Mapping[str, Any], now: f
     """
     verdict = history.mapping(seen.get("verdict"))
     records = history.mapping(seen.get("records"))
+    # The times in the records are the host's own: a clock that is wrong there must not age them.
+    now = history.epoch(seen.get("at")) or now
     result = Decision(host, bad=True, newly_bad=True, spent=history.attempts(records, now, policy["breaker_window"]))
     if seen.get("unreachable"):
         return result.to("unreachable", f"unreachable: {seen.get('msg') or 'no connection'}")
@@ -95,7 +97,7 @@ def _held(
     if broken:
         return result.to("refused", f"rail records: the host's history can not be read ({'; '.join(broken)})")
     for mark in held:
-        if mark.get("kind") in ("maintenance", "quarantine"):
+        if mark.get("kind") != "pinned":
             until = history.epoch(mark.get("expires"))
             end = f" until {history.utc(until)}" if until is not None else ""
             return result.to("refused", f"rail marks: {mark['kind']} by {mark.get('owner')}{end}: {mark.get('reason')}")

@@ -26,6 +26,7 @@ COUNTING: dict[str, tuple[str, ...]] = {
 }
 # Layers that are read independently of each other; the list of compilers comes with the processes.
 INDEPENDENT = ("processes", "gpu_memory", "syscalls", "tokens")
+CLOCK_S = 2.0  # the start of a process is told by the wall clock, and jitters with it
 SYSCALLS = {"reading": True, "compiling": True, "heartbeat_only": False, "polling": False, "futex_wait": False, "idle": False}
 
 
@@ -43,7 +44,9 @@ def judge(
     started, now = facts["started_at"], facts["collected_at"]
     uptime = facts["uptime_s"] if facts["uptime_s"] is not None else (max(0.0, now - started) if now and started else None)
     silence = limits["normal_silence_s"]
-    normal = silence.get(phase or ("unknown" if facts["last_line"] or uptime is None else "not_started"), silence["unknown"])
+    # Whoever has schedulers is past its imports, whatever became of its log.
+    begun = facts["last_line"] or uptime is None or facts["schedulers"]
+    normal = silence.get(phase or ("unknown" if begun else "not_started"), silence["unknown"])
     quiet = first(facts["silent_s"], uptime)
     if uptime is not None and quiet is not None:
         quiet = min(quiet, uptime)
@@ -143,13 +146,22 @@ def _layers(
     elif tokens is False and facts["running_requests"] == 0 and facts["generate"] is None:
         tokens = None  # nothing to generate: idle, not frozen
     return {
-        "processes": any(moving) if moving else (False if told.get("cpu") == "idle" else None),
+        "processes": _moving(moving, totals, told),
         "gpu_memory": any(grown) if grown else None,
         "compilers": True if compilers else (False if listed else None),
         "log": None if silent is None else silent <= window + 1,
         "syscalls": SYSCALLS.get(facts["syscalls"]["pattern"] or ""),
         "tokens": tokens,
     }
+
+
+def _moving(moving: list[bool], totals: Mapping[str, Any], told: Mapping[str, Any]) -> bool | None:
+    if any(moving):
+        return True
+    # Page faults alone can show movement and not its absence: without root the reads are hidden.
+    if _rate(totals) is not None or number(told.get("read_bytes_per_s")) is not None:
+        return False
+    return False if told.get("cpu") == "idle" else None
 
 
 def _still(facts: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]], limits: Mapping[str, Any], serving: bool) -> dict[str, Any]:
@@ -162,6 +174,7 @@ def _still(facts: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]], l
     current = {
         "at": now,
         "main_pid": number(main.get("pid")),
+        "main_start": number(main.get("start_time")),
         "rchar": sum(number(member.get("rchar")) or 0 for member in members),
         "read_bytes": sum(number(member.get("read_bytes")) or 0 for member in members),
         "majflt": sum(number(member.get("majflt")) or 0 for member in members),
@@ -188,6 +201,9 @@ def _same(visit: Mapping[str, Any], current: Mapping[str, Any], limits: Mapping[
     seconds = max(1.0, current["at"] - (number(visit.get("at")) or 0))
     if number(visit.get("main_pid")) != current["main_pid"]:
         return False
+    started = number(visit.get("main_start"))
+    if None not in (started, current["main_start"]) and abs(started - current["main_start"]) > CLOCK_S:
+        return False  # the same number for another process, or a clock that was set
     if serving:
         return number(visit.get("tokens")) == current["tokens"] and visit.get("generate") != "ok" and current["generate"] != "ok"
     if visit.get("compilers") or current["compilers"]:

@@ -50,15 +50,24 @@ def dying(view: Mapping[str, Any]) -> list[str]:
 
 def judge(view: Mapping[str, Any]) -> Finding:
     """The finding of the rules alone; always gives one."""
+    if view["alive"] is False and view["generating"] and (view["desired"] != "stopped" or view["service"] == "failed"):
+        return Finding(
+            "unknown",
+            "wait",
+            "low",
+            "unknown",
+            facts=["process", "generate", "tokens"],
+            means="no server process can be found, and yet tokens are generated: the wrong processes were looked for",
+        )
     if view["alive"] is False:
         return _gone(view)
-    if view["frozen"]:
+    if view["frozen"] and not view["generating"]:
         return Finding(
             "stuck",
             "restart",
             "medium",
             "process_stopped",
-            proof="signature",
+            proof="no_progress",
             facts=["frozen"],
             means="processes of the server are stopped by somebody outside",
         )
@@ -177,7 +186,7 @@ def _open(view: Mapping[str, Any]) -> Finding:
             facts=["generate", "tokens", "health"],
             means="a request waits, and no token comes out for anybody",
         )
-    if view["generate"] == "timeout" and view["tokens"] is None and view["serving_silent"]:
+    if view["generate"] == "timeout" and view["tokens"] is None and view["serving_silent"] and view["health"] != "ok":
         return Finding(
             "stuck",
             "restart",

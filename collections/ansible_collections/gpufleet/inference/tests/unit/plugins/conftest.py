@@ -46,7 +46,7 @@ while True:
 class Server:
     """A process tree that looks like SGLang's from outside: main process, two schedulers, perhaps an orphan."""
 
-    def __init__(self, directory, port, kind="tame", listen=False):
+    def __init__(self, directory, port, kind="tame", listen=False, output=subprocess.PIPE):
         self.work_dir, self.port = str(directory), port
         argv = [
             sys.executable,
@@ -60,8 +60,10 @@ class Server:
             kind,
             str(port * listen),
         ]
-        self.process = subprocess.Popen(argv, cwd=self.work_dir, stdout=subprocess.PIPE)
-        assert self.process.stdout.readline() == b"up\n"
+        self.process = subprocess.Popen(argv, cwd=self.work_dir, stdout=output)
+        while output is not subprocess.PIPE and not os.fstat(output.fileno()).st_size:
+            time.sleep(0.02)
+        assert output is not subprocess.PIPE or self.process.stdout.readline() == b"up\n"
         self.pid = self.process.pid
 
     def pids(self):
@@ -81,7 +83,8 @@ class Server:
         for pid in self.pids():
             os.kill(pid, signal.SIGKILL)
         self.process.wait()
-        self.process.stdout.close()
+        if self.process.stdout:
+            self.process.stdout.close()
 
 
 @pytest.fixture

@@ -136,3 +136,20 @@ def test_a_limit_that_is_no_number_is_told(quiet):
     run, _calls = make(wait_ready, [], {"timeout": "soon"})
     with pytest.raises(AnsibleActionFail, match=r"timeout.*soon"):
         run()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("gpufleet_policy", [1], "expected a dictionary, found [1]"),
+        ("gpufleet_policy", {"nonsense": 1}, "nonsense"),
+        ("gpufleet_signatures_extra", 5, "expected a list of files, found 5"),
+        ("gpufleet_signatures_extra", ["/no/such.yml"], "/no/such.yml"),
+        ("gpufleet_signatures_extra", "/no/such.yml", "/no/such.yml"),
+    ],
+)
+def test_a_wrong_policy_or_signature_file_is_named(variable, value, told):
+    run, calls = make(gather_diag, [], variables={**VARIABLES, variable: value})
+    with pytest.raises(AnsibleActionFail) as error:
+        run()
+    assert variable in str(error.value) and told in str(error.value) and not calls

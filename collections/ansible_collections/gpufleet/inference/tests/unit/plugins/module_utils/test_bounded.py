@@ -74,3 +74,13 @@ def test_children_run_side_by_side():
 def test_our_own_output_is_closed_in_the_child():
     outcome = _bounded.call(lambda emit: emit({"fds": sorted(os.listdir("/proc/self/fd"))[:4]}), 5)
     assert outcome.values["fds"][:3] == ["0", "1", "2"] and len(outcome.values["fds"]) == 4  # the fourth reads the directory
+
+
+def test_helpers_of_a_child_that_is_ended_end_with_it():
+    helper = "trap '' TERM; while :; do sleep 0.05; done"
+    outcome = _bounded.run(["/bin/sh", "-c", f'sh -c "{helper}" & echo $!; wait'], 0.3)
+    assert outcome.status == "timeout"
+    pid, deadline = int(outcome.text), time.monotonic() + 3
+    while (stat := _proc.stat(pid)) is not None and stat.state != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

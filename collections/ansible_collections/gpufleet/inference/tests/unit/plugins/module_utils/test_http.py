@@ -119,3 +119,21 @@ def test_a_killed_probe_is_a_timeout(serve):
     door = serve({"/metrics": lambda handler: time.sleep(3)})
     outcome = _bounded.call(lambda emit: _probes.first("127.0.0.1", door.server_port, 0.2, 9.0, "m", None, True, emit), 0.5)
     assert _probes.combine([outcome], True)["generate"]["result"] == "timeout"
+
+
+@pytest.mark.parametrize("value", ["e", "1.2.3", "--", "NaN", "+Inf", "1e999"])
+def test_a_counter_that_is_no_number_costs_only_itself(value):
+    page = _http.parse_metrics(f"sglang:realtime_tokens_total {value}\nsglang:num_running_reqs 2\n")
+    assert (page["realtime_tokens_total"], page["num_running_reqs"]) == (None, 2.0)
+
+
+@pytest.mark.parametrize("tokens", ["4", [], {}, None, 4.5])
+@pytest.mark.parametrize("page", [{"usage": {"completion_tokens": "TOKENS"}}, {"usage": "TOKENS"}, {"choices": "TOKENS"}])
+def test_an_answer_of_other_types_is_garbage(serve, page, tokens):
+    filled = {key: dict.fromkeys(value, tokens) if isinstance(value, dict) else tokens for key, value in page.items()}
+    assert generate(serve({"/v1/chat/completions": (200, filled)}))["result"] == "garbage"
+
+
+def test_a_deeply_nested_answer_is_garbage(serve):
+    door = serve(dict.fromkeys(("/v1/chat/completions", "/v1/models", "/server_info"), (200, "[" * 100_000)))
+    assert generate(door)["result"] == "garbage" and _http.models("127.0.0.1", door.server_port, 5.0)["ids"] == []

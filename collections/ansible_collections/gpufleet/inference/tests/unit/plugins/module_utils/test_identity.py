@@ -132,7 +132,13 @@ def test_no_process_is_absent_and_no_sample_unavailable():
 def stranger():
     """A foreign program with one child."""
     started = []
-    program = "import os, subprocess, time; a, e = eval(os.environ['X']); subprocess.Popen(a, executable=e); print('up', flush=True); time.sleep(99)"
+    program = """
+import os, subprocess, time
+a, e = eval(os.environ['X'])
+subprocess.Popen(a, executable=e)
+print('up', flush=True)
+time.sleep(99)
+"""
 
     def start(work_dir, child):
         environ = {**os.environ, "X": repr(child)}

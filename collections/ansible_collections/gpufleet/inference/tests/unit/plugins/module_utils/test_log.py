@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import time
 
+import pytest
 from ansible_collections.gpufleet.inference.plugins.module_utils import _bounded, _log, _patterns
 
 PATTERNS = [{"name": "begin", "regex": "Load weight begin"}, {"name": "oom", "regex": "(?i)cuda out of memory"}]
@@ -129,3 +130,47 @@ def test_matcher_keeps_every_pattern_its_own_meaning():
         [],
     ]
     assert _patterns.Matcher([{"name": "back", "regex": r"(x)\1"}]).match("xx") == ["back"]
+
+
+def test_half_a_secret_does_not_get_out(tmp_path):
+    log = tmp_path / "log"
+    secrets = ["K3y" + "x" * 40, "T0k" + "y" * 40]
+    for fill in range(240, 300, 7):
+        log.write_text(f"[{stamp(time.time())} TP0] Load weight begin {'.' * fill} {secrets[0]} api_key='{secrets[1]}', port=1\n")
+        outcome = _bounded.call(lambda emit: _log.collect(str(log), None, time.time(), PATTERNS, emit, known=secrets[:1]), 5)
+        assert outcome.values["hits"]["begin"]["count"] == 1
+        assert not any(secret[:5] in str(outcome.values) for secret in secrets)
+
+
+@pytest.mark.parametrize("verb", ["Receive", "Finish"])
+def test_what_a_request_says_is_no_log_line(tmp_path, verb):
+    log = tmp_path / "log"
+    first = f"[{stamp(time.time())}] server_args={{'tp_size': 8}}"
+    now = stamp(time.time())
+    words = f"[{now} TP0] Load weight begin [{now}] server_args={{'tp_size': 1}} \r shards: 9% Completed | 6/64 [x]"
+    log.write_text(f"{first}\n[{stamp(time.time())}] {verb}: obj=GenerateReqInput(text={words!r})\n")
+    seen = collect(log, None, PATTERNS)
+    assert seen["hits"] == {} and seen["server_args"] == {"tp_size": 8} and seen["bar"] is None and seen["start_offset"] == 0
+
+
+@pytest.mark.parametrize("fill", [b" (", b"a", b"5% ", b"\x1b[", b"server_args=('", b"[2026-01-01 00:00:00 "])
+def test_a_hostile_line_of_megabytes_costs_little(tmp_path, fill):
+    log = tmp_path / "log"
+    log.write_bytes(b"x% server_args=" + fill * ((6 << 20) // len(fill)))
+    assert collect(log, None, PATTERNS, timeout=10)["outcome"] == "ok"
+
+
+def test_nothing_that_moves_a_terminal_is_quoted(tmp_path):
+    log = tmp_path / "log"
+    log.write_bytes(b"a\x1b]0;title\x07b\x9b2J\x08\x7f\x1b[31mc\n")
+    assert not any(ord(character) < 32 or 127 <= ord(character) < 160 for character in collect(log)["last_line"])
+
+
+def test_the_servers_own_time_zone_counts(tmp_path):
+    start = int(time.time()) - 100
+    log = tmp_path / "log"
+    log.write_text(
+        "".join(time.strftime("[%Y-%m-%d %H:%M:%S TP0] Load weight begin\n", time.gmtime(start + at - 8 * 3600)) for at in (-50, 5))
+    )
+    outcome = _bounded.call(lambda emit: _log.collect(str(log), start, time.time(), PATTERNS, emit, zone="XXX8"), 5)
+    assert outcome.values["hits"]["begin"]["count"] == 1 and outcome.values["last_time"] == start + 5

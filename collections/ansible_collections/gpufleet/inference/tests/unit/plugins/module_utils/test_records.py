@@ -111,3 +111,32 @@ def test_only_the_holder_releases(tmp_path):
 )
 def test_a_lease_without_a_readable_expiry_binds(lease, valid):
     assert _records.lease_is_valid(lease, 10) is valid
+
+
+@pytest.mark.parametrize("name", _records.NAMES)
+@pytest.mark.parametrize("kind", ["pipe", "directory", "device", "huge", "deep"])
+def test_what_is_no_small_regular_file_is_reported_at_once(tmp_path, name, kind):
+    path = tmp_path / f"{name}.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "huge":
+        path.touch()
+        os.truncate(path, _records.MAX_BYTES + 1)
+    else:
+        path.write_text("[" * 200_000)
+    assert str(path) in _records.read_all(str(tmp_path))[name]["error"]
+
+
+@pytest.mark.parametrize("name", _records.LISTS)
+@pytest.mark.parametrize("content", ["{}", "5", '"x"', "null"])
+def test_a_list_of_another_type_is_no_empty_list(tmp_path, name, content):
+    (tmp_path / f"{name}.json").write_text(f'{{"{name}": {content}}}')
+    assert "no list" in _records.read_all(str(tmp_path))[name]["error"]
+
+
+def test_a_lease_until_nan_binds():
+    assert _records.lease_is_valid({"expires": float("nan")}, 10)

@@ -68,3 +68,44 @@ def test_known_values_are_hidden_wherever_they_turn_up():
     assert _redact.tree({"a": ["echo topsecret1"], "b": {"password": "x", "n": 1}}, known) == {
         "a": [f"echo {_redact.MASK}"], "b": {"password": _redact.MASK, "n": 1},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"Authorization: Token {SECRET}",
+        f"Cookie: session=1; other={SECRET}",
+        f"headers={{'authorization': 'Token {SECRET}', 'cookie': 'a={SECRET}'}}",
+        f"(b'authorization', b'Token {SECRET}')",
+        f'{{"token": "{SECRET}"}}',
+        f"password: {SECRET}",
+        f"PGPASSWORD={SECRET} MYSQL_PWD={SECRET} DB_PASS={SECRET} KEY_PASSPHRASE={SECRET}",
+        f"DefaultEndpointsProtocol=https;AccountKey={SECRET}==;x",
+        f"server_args=ServerArgs(model_path='/m', api_key='{SECRET}",
+        f"pip install --index-url https://{SECRET}@mirror/simple",
+        f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----",
+        f"key AIza{SECRET}{SECRET}{SECRET}",
+    ],
+)
+def test_secrets_in_other_shapes_leave_no_trace(line):
+    assert SECRET not in _redact.text(line) and _redact.MASK in _redact.text(line)
+
+
+@pytest.mark.parametrize(
+    "name", ["PGPASSWORD", "MYSQL_PWD", "DB_PASS", "SSL_KEYFILE_PASSWORD", "SESSION_KEY", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN"]
+)
+def test_names_of_secrets(name):
+    assert _redact.is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["NCCL_PROTO", "TOKENIZERS_PARALLELISM", "max_total_num_tokens", "tokens", "HF_HOME", "COMPASS", "key", "bypass"]
+)
+def test_names_of_no_secrets(name):
+    assert not _redact.is_secret_name(name)
+
+
+def test_a_command_line_in_a_document_loses_short_secrets_too():
+    assert _redact.tree({"command": ["x", "--api-key", "abc", "--port", "1"]}) == {
+        "command": ["x", "--api-key", _redact.MASK, "--port", "1"],
+    }

@@ -7,11 +7,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpufleet.inference.plugins.module_utils import _gpus, _kernel, _snapshot
+from ansible_collections.gpufleet.inference.plugins.module_utils import _gpus, _kernel, _records, _snapshot
 from ansible_collections.gpufleet.inference.plugins.modules import gather_diag
 
 SOURCES = ("records", "service", "target", "processes", "port", "http", "log", "kernel", "gpus", "syscalls", "system", "host")
@@ -142,3 +143,100 @@ def test_without_any_tool_there_is_still_a_snapshot(diagnose, monkeypatch):
 def test_options_of_the_action_are_refused(diagnose):
     result = diagnose(return_snapshot=True)
     assert result["failed"] and "return_snapshot" in result["msg"]
+
+
+@pytest.mark.parametrize("value", [None, 5, "x", [1], {"a": [1]}, True, [[]], 1e400])
+def test_records_of_any_content_still_give_a_snapshot(diagnose, tmp_path, warned, value):
+    (tmp_path / "state").mkdir()
+    names = ("command", "environment", "port", "log_path", "work_dir", "host", "service_manager", "service_name", "profile", "ladder")
+    contents = {
+        "manifest": dict.fromkeys(names, value),
+        "visits": {"visits": [{"at": value, "count": value, "rchar": value, "main_pid": value}, value] * 3},
+        "marks": value,
+        "lease": {"expires": value},
+    }
+    for name, content in contents.items():
+        (tmp_path / f"state/{name}.json").write_text(json.dumps(content))
+    for _look in range(2):
+        result = diagnose(depth="quick")
+        assert set(SOURCES) <= set(result["snapshot"]) and warned == []
+    assert json.loads((tmp_path / "state/visits.json").read_text())["visits"][-1]["at"] > 0
+
+
+def test_records_that_can_not_be_read_in_time_are_not_absent(diagnose, tmp_path, monkeypatch):
+    monkeypatch.setattr(_records, "read_all", lambda _directory: time.sleep(60))
+    seen = diagnose(depth="quick", deadline=6)["snapshot"]["records"]
+    assert seen["status"] == "unavailable" and all("no answer" in seen[name]["error"] for name in _records.NAMES)
+
+
+@pytest.fixture
+def warned(monkeypatch):
+    texts = []
+    monkeypatch.setattr(gather_diag.AnsibleModule, "warn", lambda _module, text, **_options: texts.append(text))
+    return texts
+
+
+def test_a_state_directory_that_hangs_costs_only_the_record(diagnose, monkeypatch, warned):
+    monkeypatch.setattr(_records, "update", lambda *_arguments, **_options: time.sleep(60))
+    began = time.monotonic()
+    assert "snapshot" in diagnose(depth="quick", deadline=6)
+    assert "the visit is not recorded" in warned[0] and time.monotonic() - began < 12
+
+
+def test_a_full_state_directory_costs_only_the_record(diagnose, monkeypatch, warned):
+    def full(*_arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_records, "_write", full)
+    assert "snapshot" in diagnose(depth="quick") and "No space left" in warned[0]
+
+
+@pytest.mark.parametrize("name", ["log", "kernel"])
+def test_lines_that_nobody_read_to_the_end_prove_nothing(diagnose, tmp_path, name):
+    path = tmp_path / "lines"
+    path.write_text("a" * 60 + "!\n")
+    option = {"log": "log_path", "kernel": "kernel_log_path"}[name]
+    patterns = {name: [{"name": "bad", "regex": "^(a|aa)+$"}]}
+    seen = diagnose(depth="quick", deadline=6, patterns=patterns, **{option: str(path)})["snapshot"][name]
+    assert seen["status"] == "unavailable" and "no answer" in seen["reason"] and seen["hits"] == {}
+
+
+def test_the_log_is_read_where_the_server_writes_it(diagnose, tmp_path, start_server):
+    log = tmp_path / "server.log"
+    with open(log, "wb") as output:
+        server = start_server(output=output)
+    options = {"service_manager": "existing", "port": server.port, "work_dir": server.work_dir, "log_path": str(log), "depth": "quick"}
+    for change in (lambda: os.rename(log, f"{log}.1"), lambda: os.unlink(f"{log}.1")):
+        change()
+        log.write_text("")
+        seen = diagnose(**options)["snapshot"]["log"]
+        assert seen["last_line"] == "up" and seen["status"] == "ok"
+
+
+def test_who_holds_gpu_memory_is_unknown_without_an_answer(diagnose, nvidia_smi):
+    tool = nvidia_smi([GPU.format(0)], prelude='case "$1" in *apps*) exit 9;; esac')
+    assert diagnose(depth="quick", nvidia_smi=tool)["snapshot"]["gpus"]["devices"][0]["processes"] is None
+
+
+def test_the_deadline_holds_when_everything_is_slow_at_once(diagnose, serve, nvidia_smi, tmp_path):
+    deadline = 5
+    for name in ("manifest", "visits", "attempts"):
+        tmp_path.joinpath("state").mkdir(exist_ok=True)
+        os.mkfifo(tmp_path / f"state/{name}.json")
+    socket_path, conf = tmp_path / "s.sock", tmp_path / "supervisord.conf"
+    conf.write_text(f"[unix_http_server]\nfile={socket_path}\n")
+    silent = socket.socket(socket.AF_UNIX)
+    silent.bind(str(socket_path))
+    silent.listen(5)
+    door = serve(
+        {path: lambda handler: time.sleep(30) for path in ("/metrics", "/v1/models", "/v1/chat/completions", "/health", "/server_info")}
+    )
+    tool = nvidia_smi([GPU.format(0)], prelude="trap '' TERM; sleep 1.5")
+    began = time.monotonic()
+    result = diagnose(
+        deadline=deadline, window=5, port=door.server_port, service_manager="supervisor", service_name="x", supervisor_conf=str(conf),
+        nvidia_smi=tool, work_dir=str(tmp_path), log_path="/dev/zero", kernel_log_path="/dev/zero", depth="deep", bundle=True,
+    )  # fmt: skip
+    silent.close()
+    assert set(SOURCES) <= set(result["snapshot"])
+    assert time.monotonic() - began < deadline + 1

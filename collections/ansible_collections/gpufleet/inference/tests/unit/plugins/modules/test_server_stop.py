@@ -8,7 +8,7 @@ import os
 import signal
 
 import pytest
-from ansible_collections.gpufleet.inference.plugins.module_utils import _proc, _stop
+from ansible_collections.gpufleet.inference.plugins.module_utils import _proc, _service, _stop
 from ansible_collections.gpufleet.inference.plugins.modules import server_stop
 
 
@@ -70,3 +70,23 @@ def test_without_pidfd_the_identity_is_still_checked(start_server, monkeypatch):
     assert _stop.send(ours.pid, start + 1, signal.SIGKILL) is False
     assert _stop.send(ours.pid, start, signal.SIGKILL) is True
     assert _stop.wait_gone({ours.pid: {"start": start}}, 3) == {}
+
+
+def test_a_unit_of_our_name_that_serves_another_port_is_refused(stop, start_server, monkeypatch):
+    ours, other = start_server(), start_server()
+    collect = _service.collect
+    monkeypatch.setattr(_service, "collect", lambda *arguments: {**collect(None, None, None), "main_pid": other.pid, "desired": "running"})
+    result = stop(ours, service_manager="systemd", service_name="sglang")
+    assert result["failed"] and str(other.port) in result["msg"] and len(other.pids()) == len(ours.pids()) == 3
+
+
+def test_who_may_not_be_signalled_survives_and_is_named(stop, start_server, monkeypatch):
+    def refuse(*_arguments):
+        raise PermissionError
+
+    ours = start_server()
+    monkeypatch.setattr(signal, "pidfd_send_signal", refuse, raising=False)
+    monkeypatch.setattr(os, "kill", refuse)
+    result = stop(ours, term_timeout=0.2, kill_timeout=0.2)
+    monkeypatch.undo()
+    assert result["signals"] == [] and len(result["survivors"]) == 3

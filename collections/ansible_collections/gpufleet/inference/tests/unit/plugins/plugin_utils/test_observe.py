@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 from ansible_collections.gpufleet.inference.plugins.plugin_utils import observe
 from ansible_collections.gpufleet.inference.plugins.plugin_utils.waiting import Watch
+from ansible_collections.gpufleet.inference.tests.unit.plugins.plugin_utils import snapshots
 
 LIMITS = {"timeout": 100, "confirm_visits": 2, "confirm_seconds": 30}
 
@@ -126,3 +127,19 @@ def test_garbage_gives_a_result():
 def test_a_bad_policy_names_its_key():
     with pytest.raises(ValueError, match="silence"):
         observe.Judge({"silence": 1}, None)
+
+
+@pytest.mark.parametrize("record", [{"error": "no JSON"}, {"marks": "x"}, {"marks": [1]}, 5])
+def test_marks_that_can_not_be_read_bind(record):
+    assert [mark["kind"] for mark in observe.active({"marks": record}, 1.0)["marks"]] == ["unreadable"]
+
+
+@pytest.mark.parametrize("record", [None, {}, {"marks": []}])
+def test_no_marks_bind_nothing(record):
+    assert observe.active({"marks": record}, 1.0)["marks"] == []
+
+
+@pytest.mark.parametrize("host", ["gpu01", "a\\1", "{{ x }}", "\\g<0>"])
+def test_the_name_of_the_host_is_put_in_as_it_is(host):
+    steps = observe.Judge(None, None).verdict(snapshots.build("incident"), host)["next"]
+    assert any(f"--limit {host}" in step for step in steps)

@@ -424,3 +424,31 @@ def test_four_thousand_hosts():
     planned = plan.plan_fleet({**fleet_of(4000, 0), **{f"gpu{n:04}": stuck() for n in range(1500)}}, {**HEAL, "breaker_max": 800}, NOW)
     assert sum(d["decision"] == "act" for d in planned["hosts"].values()) == 800
     assert time.monotonic() - begin < 20
+
+
+GARBAGE = [5, "x", [], [5], True, {"attempts": {}, "marks": "x"}, {"attempts": [None], "marks": [7]}]
+
+
+@pytest.mark.parametrize("name", ["attempts", "marks", "lease"])
+@pytest.mark.parametrize(
+    "record", [*GARBAGE, {"attempts": [{"result": "failed"}], "marks": [[]]}, {"attempts": [attempt(1, at="x")], "marks": [1]}]
+)
+def test_a_record_of_another_shape_is_not_an_empty_one(name, record):
+    decision, _fleet = one(stuck(), **{name: record})
+    assert decision["decision"] == "refused" and "rail records" in decision["reasons"][0]
+
+
+def test_a_mark_of_a_kind_that_we_do_not_know_binds():
+    decision, _fleet = one(stuck(), marks={"marks": [{"kind": "Hands off", "owner": "alice", "reason": "ask me"}]})
+    assert decision["decision"] == "refused" and "Hands off by alice" in decision["reasons"][0]
+
+
+@pytest.mark.parametrize("skew", [-30 * 86400.0, 30 * 86400.0])
+def test_the_hosts_own_clock_ages_its_records(skew):
+    host = {**stuck(), "at": NOW + skew}
+    held = {"marks": [{"kind": "maintenance", "owner": "alice", "expires": NOW + skew + 60}]}
+    assert one(host, marks=held)[0]["decision"] == "refused"
+    many = {"attempts": [attempt(-skew + 3600 * number, action="reconfigure") for number in (1, 2, 3)]}
+    assert one(host, attempts=many)[0]["decision"] == "quarantine"
+    recent = {"attempts": [attempt(-skew + 60)]}
+    assert one(host, attempts=recent)[0]["decision"] == "wait"
