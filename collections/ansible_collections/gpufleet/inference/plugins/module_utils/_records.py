@@ -38,7 +38,14 @@ class LeaseHeldError(Exception):
 
     def __init__(self, lease: Record) -> None:
         self.lease = lease
-        super().__init__(f"the lease of this host is held by {lease.get('owner')} for {lease.get('purpose')}")
+        expires = lease.get("expires")
+        until = ""
+        if isinstance(expires, (int, float)) and 0 < expires < 4e9:
+            until = time.strftime(" until %Y-%m-%d %H:%M:%SZ", time.gmtime(expires))
+        super().__init__(
+            f"the lease of this host is held by {lease.get('owner')} for {lease.get('purpose')}{until}; if that run is gone, release it:"
+            f" gpufleet.inference.host_lease with owner='{lease.get('owner')}' state=absent"
+        )
 
 
 def path_of(state_dir: str, name: str) -> str:

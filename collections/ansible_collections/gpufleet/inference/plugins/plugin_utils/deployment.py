@@ -14,7 +14,10 @@ from . import engine_flags, nccl
 from .profiles import DeploymentError, GpuClass, Profile, Profiles, load
 
 ENTRY_POINT = ["-m", "sglang.launch_server"]
-_OPTIONAL = {"profile", "ladder", "gpu_class", "gpu_model", "extra_flags", "extra_environment"}
+_OPTIONAL = {"profile", "ladder", "gpu_class", "gpu_model", "gpus", "extra_flags", "extra_environment"}
+# Accepted by the engine's own parser and fatal only after the weights were loaded. 262144: the longest context of Kimi-K2.5.
+_RANGES = {"port": (1, 65535), "tp_size": (1, 64), "context_length": (1, 262144)}
+ATTENTION_HEADS = 64  # Kimi-K2.5's text model
 
 
 def build(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,13 +100,24 @@ def _complete(settings: Mapping[str, Any], data: Profiles) -> dict[str, Any]:
     if not isinstance(given.get("ladder", []), Sequence) or isinstance(given.get("ladder"), str):
         raise DeploymentError(f"ladder: expected a list of profile names, found {given['ladder']!r}")
     wish = {**dict.fromkeys(_OPTIONAL), **data.defaults, **given}
+    _check_numbers(wish)
+    return wish
+
+
+def _check_numbers(wish: Mapping[str, Any]) -> None:
+    for name, (low, high) in _RANGES.items():
+        if isinstance(wish[name], bool) or not isinstance(wish[name], int) or not low <= wish[name] <= high:
+            raise DeploymentError(f"{name}: expected a whole number from {low} to {high}, found {wish[name]!r}")
+    if ATTENTION_HEADS % wish["tp_size"]:
+        raise DeploymentError(f"tp_size: expected a divisor of the {ATTENTION_HEADS} attention heads, found {wish['tp_size']}")
+    if wish["gpus"] is not None and wish["tp_size"] > wish["gpus"]:
+        raise DeploymentError(f"tp_size: {wish['tp_size']} ranks need as many GPUs, this host is to have {wish['gpus']}")
     try:
         share = float(wish["mem_fraction_static"])
     except (TypeError, ValueError):
         share = 0.0
     if not 0 < share < 1:
         raise DeploymentError(f"mem_fraction_static: expected a number between 0 and 1, found {wish['mem_fraction_static']!r}")
-    return wish
 
 
 def _gpu_class(wish: Mapping[str, Any], data: Profiles) -> GpuClass:
@@ -166,6 +180,8 @@ def _environment(profile: Profile, extra: Mapping[str, Any]) -> dict[str, str]:
         if value is None:
             result.pop(name, None)
             continue
+        if not isinstance(value, (str, int, float)):
+            raise DeploymentError(f"extra_environment: {name}: expected text or a number, found {value!r}")
         text = str(int(value)) if isinstance(value, bool) else str(value)
         if re.search(r"[\x00-\x1f\x7f]", text):
             raise DeploymentError(f"extra_environment: {name} holds a control character")

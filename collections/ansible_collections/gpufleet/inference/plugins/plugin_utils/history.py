@@ -77,6 +77,12 @@ def attempts(records: Mapping[str, Any], now: float, window: float) -> list[Mapp
     return [row for at, row in sorted(((at, row) for at, row in rows if at is not None and at > now - window), key=lambda pair: pair[0])]
 
 
+def cut_off(records: Mapping[str, Any], now: float) -> Mapping[str, Any] | None:
+    """Returns the newest attempt when it neither ended nor goes on: nobody holds the lease that a repair has."""
+    rows = attempts(records, now, math.inf)
+    return rows[-1] if rows and rows[-1].get("result") == "running" and lease(records, now, None) is None else None
+
+
 def marks(records: Mapping[str, Any], now: float) -> list[Mapping[str, Any]]:
     """Returns the marks that hold now."""
     return [mark for mark in items(mapping(records.get("marks")).get("marks")) if _holds(mark, now)]

@@ -72,6 +72,11 @@ def _checked(policy: Mapping[str, Any]) -> dict[str, Any]:
     rules = {**DEFAULTS, **{name: value for name, value in policy.items() if value is not None}}
     if rules["mode"] not in ("observe", "heal"):
         raise ValueError(f"mode: expected observe or heal, found {rules['mode']!r}")
+    if not 0 <= rules["breaker_percent"] <= 100:
+        raise ValueError(f"breaker_percent: expected 0 to 100, found {rules['breaker_percent']!r}")
+    for name in ("confirm_visits", "max_attempts"):
+        if rules[name] < 1:
+            raise ValueError(f"{name}: expected 1 or more, found {rules[name]!r}")
     for name, default in DEFAULTS.items():
         if isinstance(default, (int, float)) and rules[name] < 0:
             raise ValueError(f"{name}: expected 0 or more, found {rules[name]!r}")

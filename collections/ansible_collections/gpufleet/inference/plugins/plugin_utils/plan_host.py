@@ -21,6 +21,8 @@ ACTIONS = ("none", "wait", "restart", "reconfigure", "repair", "quarantine", "es
 class Decision:
     """What happens to a host and why. V(decision) is one of none, wait, act, would_act, refused, quarantine, escalate, unreachable.
 
+    V(resumes) is the id of an attempt that was cut off and is not to stay open.
+
     V(newly_bad) and V(spent) (attempts in the window of the breaker) are for the rails of the fleet; V(rationed) says that those
     bind this decision.
     """
@@ -37,6 +39,7 @@ class Decision:
     reasons: list[str] = field(default_factory=list)
     incident: str | None = None
     expires: float | None = None
+    resumes: str | None = None
     since: str = ""
     newly_bad: bool = False
     bad: bool = False
@@ -78,6 +81,12 @@ def decide(host: str, seen: Mapping[str, Any], policy: Mapping[str, Any], now: f
     manifest = history.mapping(records.get("manifest"))
     result.profile_from = target.get("profile") or manifest.get("profile")
 
+    left = history.cut_off(records, now)
+    result.resumes = str(left["id"]) if left and left.get("id") else None
+    if result.state == "stopped" and left and left.get("to_profile"):
+        result.bad = True
+        result.incident = str(left.get("incident") or "")
+        return _held(result, records, held, policy, now) or _resume(result, seen, verdict, policy, now, left)
     if result.state in ("serving", "starting", "stopped"):
         return result.to({"starting": "wait"}.get(result.state, "none"), f"the server is {result.state}: never touched")
     if result.state == "unknown":
@@ -122,6 +131,19 @@ def _recommended(result: Decision, seen: Mapping[str, Any], verdict: Mapping[str
     if result.state not in ("stuck", "crashed") or result.action == "repair":
         return result.to("escalate", f"no automatic {result.action} for {result.state}: {why}")
     return _gated(result, seen, verdict, policy) or _attempt(result, seen, policy, now, why)
+
+
+def _resume(
+    result: Decision, seen: Mapping[str, Any], verdict: Mapping[str, Any], policy: Mapping[str, Any], now: float, left: Mapping[str, Any]
+) -> Decision:
+    """A repair was cut off after it had stopped the server: it goes on, within the cap of attempts."""
+    why = f"a repair was cut off at {history.utc(history.epoch(left.get('at')) or now)}, after it had stopped the server"
+    if len(result.recent) >= policy["max_attempts"]:
+        return _quarantine(result, f"rail attempts: {len(result.recent)} of {policy['max_attempts']} are used: {why}", policy, now)
+    result.action = str(left.get("action")) if left.get("action") in ("restart", "reconfigure") else "restart"
+    result.profile_from, result.profile_to = left.get("from_profile"), left["to_profile"]
+    result.rationed = True
+    return _gated(result, seen, verdict, policy) or result.to("act", f"{why}: it goes on")
 
 
 def _gated(result: Decision, seen: Mapping[str, Any], verdict: Mapping[str, Any], policy: Mapping[str, Any]) -> Decision | None:
@@ -212,6 +234,27 @@ def next_profile(seen: Mapping[str, Any], tried: set[str]) -> tuple[str | None, 
             return name, changes, skipped
         skipped.append(f"{name} would change nothing in effect")
     return None, [], skipped
+
+
+def overtaken(planned: Mapping[str, Any], before: Mapping[str, Any], again: Mapping[str, Any], now: float) -> str | None:
+    """Returns why the plan no longer fits, seen under the lease just before acting, or null.
+
+    V(planned): the host's part of the plan. V(before), V(again): results of gather_diag; V(again) has records and saved its evidence.
+    """
+    verdict, state = history.mapping(again.get("verdict")), history.mapping(before.get("verdict")).get("state")
+    if verdict.get("state") != state:
+        return f"it is {verdict.get('state')} now, it was {state} when the plan was made"
+    pids = [history.mapping(result.get("facts")).get("main_pid") for result in (before, again)]
+    if pids[0] != pids[1]:
+        return f"another server runs now: main process {pids[1]}, it was {pids[0]}"
+    if state != "stopped" and planned.get("action") in (verdict.get("forbid") or []):
+        return f"the verdict now forbids {planned.get('action')}"
+    for mark in history.marks(history.mapping(again.get("records")), history.epoch(again.get("at")) or now):
+        if mark.get("kind") != "pinned" or planned.get("action") == "reconfigure":
+            return f"{mark.get('owner')} set the mark {mark.get('kind')}: {mark.get('reason')}"
+    if not again.get("bundle"):
+        return "its evidence could not be saved"
+    return None
 
 
 def _number(value: Any) -> float:

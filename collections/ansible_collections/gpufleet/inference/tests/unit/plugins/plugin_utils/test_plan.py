@@ -400,10 +400,11 @@ def test_laws_of_every_plan(pool, size, one_in, policy, shuffle):
     assert not acts or policy["mode"] == "heal"
     for name in acts:
         seen = fleet[name]
-        assert seen["verdict"]["state"] in ("stuck", "crashed")
+        resumed = seen["verdict"]["state"] == "stopped" and planned["hosts"][name]["resumes"]
+        assert seen["verdict"]["state"] in ("stuck", "crashed") or resumed
         assert seen["gates"] == GATES
         assert planned["hosts"][name]["action"] in ("restart", "reconfigure")
-        assert planned["hosts"][name]["action"] == "restart" or planned["hosts"][name]["differs"]
+        assert planned["hosts"][name]["action"] == "restart" or planned["hosts"][name]["differs"] or resumed
     newly_bad = planned["fleet"]["newly_bad"]
     if size >= 3 and len(newly_bad) * 2 > size:
         assert not acts
@@ -452,3 +453,50 @@ def test_the_hosts_own_clock_ages_its_records(skew):
     assert one(host, attempts=many)[0]["decision"] == "quarantine"
     recent = {"attempts": [attempt(-skew + 60)]}
     assert one(host, attempts=recent)[0]["decision"] == "wait"
+
+
+def cut_off(**row):
+    ended = {"id": "abc-1", "action": "reconfigure", "result": "running", "to_profile": "triton_nccl_tuned", **row}
+    return {"manifest": FLASHINFER, "attempts": {"attempts": [attempt(60, **ended)]}}
+
+
+def test_a_repair_that_was_cut_off_after_the_stop_goes_on():
+    decision, _fleet = one(fine("stopped"), **cut_off())
+    assert (decision["decision"], decision["action"], decision["profile_to"]) == ("act", "reconfigure", "triton_nccl_tuned")
+    assert (decision["incident"], decision["resumes"]) == ("abc", "abc-1")
+    assert "cut off" in decision["reasons"][-1]
+
+
+@pytest.mark.parametrize(
+    ("records", "decision"),
+    [
+        ({**cut_off(), "lease": {"owner": "other", "expires": NOW + 60}}, "none"),
+        ({**cut_off(result="failed")}, "none"),
+        ({**cut_off(), "marks": {"marks": [{"kind": "maintenance", "owner": "ann", "reason": "fans"}]}}, "refused"),
+        ({"attempts": {"attempts": [attempt(60), attempt(50), attempt(40, result="running")]}, "manifest": FLASHINFER}, "quarantine"),
+        ({}, "none"),
+    ],
+)
+def test_a_stopped_host_is_otherwise_left_alone(records, decision):
+    assert one(fine("stopped"), **records)[0]["decision"] == decision
+
+
+def again(**changes):
+    return {**stuck(), "facts": {"main_pid": 7}, "bundle": "/b", "at": NOW, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"verdict": {"state": "serving"}}, "it is serving now"),
+        ({"verdict": {"state": "gpu_fault"}}, "it is gpu_fault now"),
+        ({"verdict": {"state": "stuck", "forbid": ["reconfigure"]}}, "forbids reconfigure"),
+        ({"facts": {"main_pid": 8}}, "another server"),
+        ({"records": {"marks": {"marks": [{"kind": "maintenance", "owner": "ann", "reason": "fans"}]}}}, "ann set the mark"),
+        ({"bundle": None}, "evidence could not be saved"),
+    ],
+)
+def test_a_plan_is_dropped_when_the_host_is_another_by_now(changes, reason):
+    found = plan_host.overtaken({"action": "reconfigure"}, again(), again(**changes), NOW)
+    assert (reason is None and found is None) or reason in found
