@@ -84,7 +84,29 @@ class Lab:
         self.tool("scenario", host, name, *settings)
 
     def playbook(self, name: str, *words: str) -> Run:
-        return self.run("ansible-playbook", name, "-i", "inventories/lab", "-e", f"remediation_report_dir={self.reports}", *words)
+        return self.run(*self._playbook(name, *words))
+
+    def start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
+        """A playbook in a session of its own, to be killed half-way."""
+        argv = self._playbook(name, *words)
+        return subprocess.Popen(
+            argv,
+            cwd=ROOT,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _playbook(self, name: str, *words: str) -> list[str]:
+        return ["ansible-playbook", name, "-i", "inventories/lab", "-e", f"remediation_report_dir={self.reports}", *words]
+
+    def release(self, host: str, owner: str) -> None:
+        """Give back the lease of a run that is gone."""
+        options = json.dumps({"state_dir": str(self.folder / host / "state"), "owner": owner, "state": "absent"})
+        done = self.run("ansible", host, "-i", "inventories/lab", "-m", "gpufleet.inference.host_lease", "-a", options)
+        assert done.code == 0, done.out
 
     def diagnose(self, *words: str, limit: str = "sglang") -> dict[str, dict[str, Any]]:
         """gather_diag, ad hoc: per host what it printed, with the size of it."""

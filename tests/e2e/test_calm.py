@@ -9,9 +9,12 @@ The tests of this file build on each other, in order.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,16 +127,26 @@ def test_crash_is_named_and_healed(lab: Any) -> None:
     assert (verdict["state"], verdict["cause"]) == ("crashed", "gpu_oom")
 
 
-def test_stubborn_server_is_ended_by_identity_with_its_orphan(lab: Any) -> None:
+def test_stubborn_server_is_ended_by_identity_and_a_heal_killed_half_way_is_finished(lab: Any) -> None:
     lab.scenario("gpu01", "stubborn")
     lab.playbook("deploy.yml", "--limit", "gpu01", "-e", '{"sglang_extra_flags": {"log-level-http": "error"}}')
     stubborn = lab.pids()
     assert stubborn["gpu01"]
     verdict = lab.diagnose(limit="gpu01")["gpu01"]["verdict"]
     assert verdict["state"] == "stuck", verdict
+    heal = ["remediate.yml", "-e", "remediation_mode=heal", "-e", "remediation_cooldown=0"]
+    with lab.start(*heal) as running:
+        while lab.pids()["gpu01"] and running.poll() is None:
+            time.sleep(0.05)
+        os.killpg(running.pid, signal.SIGKILL)
+    assert lab.state("gpu01", "attempts")["attempts"][-1]["result"] == "running", "killed between stop and start"
+
     lab.scenario("gpu01", "healthy")
-    done = lab.playbook("remediate.yml", "-e", "remediation_mode=heal", "-e", "remediation_cooldown=0")
+    assert "rail lease: held by" in unchanged(lab, *heal)
+    lab.release("gpu01", lab.state("gpu01", "lease")["owner"])
+    done = lab.playbook(*heal)
     after = lab.pids()
     assert not set(stubborn["gpu01"]) & set(after["gpu01"]), done.out
     assert after["gpu02"] == stubborn["gpu02"]
     assert lab.report()["by_host"]["gpu01"]["state_after"] == "serving", done.out
+    assert [row["result"] for row in lab.state("gpu01", "attempts")["attempts"][-2:]] == ["failed", "cured"]

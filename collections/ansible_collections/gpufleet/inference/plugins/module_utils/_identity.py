@@ -182,8 +182,15 @@ class _Scan:
         return _proc.link(f"/proc/{pid}/cwd") is None and self.stats[pid].state != "Z"
 
     def hidden(self) -> bool:
-        """Whether there are processes of SGLang that we can not tell to be ours or not."""
-        return any(_COMM.match(stat.comm) and self.closed(pid) and is_engine(self.arguments(pid)) for pid, stat in self.stats.items())
+        """Whether there are processes of SGLang that we can not tell to be ours or not: those of the user who owns our directory."""
+        owner = _proc.owner(self._directory) if self._directory else None
+        return any(
+            _COMM.match(stat.comm)
+            and self.closed(pid)
+            and (owner is None or _proc.owner(f"/proc/{pid}") == owner)
+            and is_engine(self.arguments(pid))
+            for pid, stat in self.stats.items()
+        )
 
     def is_ours(self, pid: int) -> bool:
         """Whether a process outside the main process's tree belongs to it: unit's cgroup, or SGLang's in our directory."""

@@ -86,6 +86,14 @@ def number(value: Optional[str]) -> Optional[int]:
     return int(word) if word.isdigit() else None
 
 
+def owner(path: str) -> Optional[int]:
+    """User id that owns a path (of /proc/PID: whose process it is), null when it can not be told."""
+    try:
+        return os.stat(path).st_uid
+    except OSError:
+        return None
+
+
 def link(path: str) -> Optional[str]:
     """Target of a /proc link such as cwd or fd/1."""
     try:

@@ -77,10 +77,10 @@ def attempts(records: Mapping[str, Any], now: float, window: float) -> list[Mapp
     return [row for at, row in sorted(((at, row) for at, row in rows if at is not None and at > now - window), key=lambda pair: pair[0])]
 
 
-def cut_off(records: Mapping[str, Any], now: float) -> Mapping[str, Any] | None:
-    """Returns the newest attempt when it neither ended nor goes on: nobody holds the lease that a repair has."""
+def unfinished(records: Mapping[str, Any], now: float) -> Mapping[str, Any] | None:
+    """Returns the newest attempt when it has no end: it was cut off, unless somebody holds the lease that a repair has."""
     rows = attempts(records, now, math.inf)
-    return rows[-1] if rows and rows[-1].get("result") == "running" and lease(records, now, None) is None else None
+    return rows[-1] if rows and rows[-1].get("result") == "running" else None
 
 
 def marks(records: Mapping[str, Any], now: float) -> list[Mapping[str, Any]]:

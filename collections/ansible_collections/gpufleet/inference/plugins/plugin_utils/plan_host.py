@@ -81,7 +81,7 @@ def decide(host: str, seen: Mapping[str, Any], policy: Mapping[str, Any], now: f
     manifest = history.mapping(records.get("manifest"))
     result.profile_from = target.get("profile") or manifest.get("profile")
 
-    left = history.cut_off(records, now)
+    left = history.unfinished(records, now)
     result.resumes = str(left["id"]) if left and left.get("id") else None
     if result.state == "stopped" and left and left.get("to_profile"):
         result.bad = True
