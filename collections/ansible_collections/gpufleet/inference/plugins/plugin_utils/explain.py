@@ -61,7 +61,7 @@ def reasons(best: Finding, view: Mapping[str, Any]) -> list[dict[str, str]]:
             layer = name.rpartition(".")[2]
             source, quote = LAYER_SOURCE.get(layer, layer), _movement(view, layer)
         else:
-            source, quote = SOURCE.get(root, root), f"{name} = {json.dumps(value, default=str)}"
+            source, quote = SOURCE.get(root, root), f"{name} = {json.dumps(_whole(value), default=str)}"
         entry = {"source": source, "quote": quote[:MAX_QUOTE], **({} if found else {"means": best.means[:MAX_QUOTE]})}
         if quote and not any(entry["quote"] == other["quote"] for other in found):
             found.append(entry)
@@ -70,6 +70,11 @@ def reasons(best: Finding, view: Mapping[str, Any]) -> list[dict[str, str]]:
     if not found:
         found.append({"source": "none", "quote": "", "means": best.means[:MAX_QUOTE]})
     return found
+
+
+def _whole(value: Any) -> Any:
+    """A count reads as one: 8, not 8.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _movement(view: Mapping[str, Any], layer: str) -> str:

@@ -8,6 +8,7 @@ Rules and the `when` of signatures see only this. What is not known is None; not
 
 from __future__ import annotations
 
+import datetime
 import re
 import shlex
 from collections.abc import Mapping
@@ -319,11 +320,20 @@ def _last_kernel(hits: dict[str, Any]) -> float | None:
     return None if not times or None in times else max(times)
 
 
+def _utc(value: Any) -> str | None:
+    at = moment(value)
+    return (
+        None
+        if at is None or not 0 <= at < 4e9
+        else datetime.datetime.fromtimestamp(at, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    )
+
+
 def _records(records: dict[str, Any]) -> dict[str, Any]:
     fallback, manifest = mapping(records.get("fallback")), mapping(records.get("manifest"))
     visits = mapping(records.get("visits")).get("visits")
     return {
-        "fallback": {key: text(fallback.get(key)) for key in ("profile", "primary", "reason", "expires")}
+        "fallback": {key: _utc(fallback[key]) if key == "expires" else text(fallback.get(key)) for key in FALLBACK if key in fallback}
         if fallback.get("profile")
         else None,
         "profile": text(manifest.get("profile")),

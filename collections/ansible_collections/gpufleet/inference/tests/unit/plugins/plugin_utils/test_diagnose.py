@@ -320,3 +320,11 @@ def test_batches_logged_before_our_request_do_not_excuse_a_frozen_server() -> No
     assert verdict(snapshot)["state"] == "stuck"
     snapshot["log"]["hits"]["decode_batch"]["last_time"] = asked + 5
     assert verdict(snapshot)["state"] == "serving"
+
+
+def test_the_fallback_stands_beside_the_state_with_a_time_for_people() -> None:
+    snapshot = snapshots.build("serving")
+    snapshot["records"] = {"fallback": {"profile": "safe", "primary": "flashinfer", "expires": 1_800_000_000}}
+    assert verdict(snapshot)["fallback"] == {"profile": "safe", "primary": "flashinfer", "expires": "2027-01-15T08:00:00Z"}
+    snapshot["records"]["fallback"]["expires"] = 1e30
+    assert verdict(snapshot)["fallback"]["expires"] is None
