@@ -96,7 +96,8 @@ def _aligned(rows: Sequence[Mapping[str, str]], columns: Sequence[str], width: i
     shown = [name for name in columns if any(row[name] for row in rows)]
     lines = [{name: name.upper().replace("_", " ") for name in shown}, *rows]
     widths = {name: max(len(line[name]) for line in lines) for name in shown}
-    return ["  ".join(line[name].ljust(widths[name]) for name in shown).rstrip()[:width] for line in lines]
+    whole = ["  ".join(line[name].ljust(widths[name]) for name in shown).rstrip() for line in lines]
+    return [line if len(line) <= width else line[: width - 1] + "…" for line in whole]
 
 
 def _cells(host: str, verdict: Mapping[str, Any]) -> list[str]:

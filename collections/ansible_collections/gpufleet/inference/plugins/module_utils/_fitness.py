@@ -14,7 +14,7 @@ from ansible_collections.gpufleet.inference.plugins.module_utils import _gpus
 def gpu_count(devices: Sequence[Mapping[str, Any]], expected: int, reason: Optional[str]) -> dict[str, Any]:
     """All GPUs are there."""
     ok = len(devices) == expected
-    message = f"{len(devices)} of {expected} GPUs" + (f" ({reason})" if reason and not ok else "")
+    message = f"{len(devices)} GPUs, gpus_expected is {expected}" + (f" ({reason})" if reason and not ok else "")
     return _check("gpu_count", ok, expected, len(devices), message)
 
 
@@ -66,7 +66,7 @@ def model_complete(path: str, seen: Mapping[str, Any]) -> dict[str, Any]:
     """Every file that the model's index names is there and whole."""
     problems = seen["problems"]
     more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
-    message = "; ".join(problems[:3]) + more if problems else f"{path}: {seen['shards']} shards"
+    message = "model_path: " + "; ".join(problems[:3]) + more if problems else f"{path}: {seen['shards']} shards"
     return _check("model_complete", not problems, path, seen["shards"], message)
 
 

@@ -32,7 +32,8 @@ def check(path: str, timeout: float) -> dict[str, Any]:
 def inspect(path: str) -> dict[str, Any]:
     """The same in this process."""
     if not os.path.isdir(path):
-        return {"shards": None, "problems": [f"{path}: no such directory"]}
+        what = "not a directory" if os.path.exists(path) else "no such directory"
+        return {"shards": None, "problems": [f"{path or 'nothing'}: {what}"]}
     problems = [problem for problem in (_json(path, "config.json")[1],) if problem]
     if os.path.exists(os.path.join(path, _INDEX)):
         index, problem = _json(path, _INDEX)

@@ -81,7 +81,7 @@ checks:
   elements: dict
   returned: always
   sample:
-    - {id: gpu_count, ok: true, expected: 8, found: 8, message: 8 of 8 GPUs}
+    - {id: gpu_count, ok: true, expected: 8, found: 8, message: "8 GPUs, gpus_expected is 8"}
     - {id: port_free, ok: false, expected: free or ours, found: process 812 (nginx), message: port 30000 is taken by process 812 (nginx)}
 gpu_model:
   description: Model of the GPUs, null if there is none or more than one.

@@ -38,7 +38,7 @@ def test_a_host_that_lacks_everything(check, nvidia_smi, tmp_path):
         port = door.getsockname()[1]
         result, checks = check(nvidia_smi=tool, gpus_expected=8, gpu_memory_free_mib=90000, port=port, model_path=str(tmp_path / "none"))
     assert not result["ok"] and not any(row["ok"] for row in checks.values())
-    assert checks["gpu_count"]["message"] == "2 of 8 GPUs" and "4711" in checks["gpu_memory"]["message"]
+    assert checks["gpu_count"]["message"] == "2 GPUs, gpus_expected is 8" and "4711" in checks["gpu_memory"]["message"]
     assert f"port {port} is taken by process {os.getpid()}" in checks["port_free"]["message"]
     assert str(tmp_path / "none") in checks["model_complete"]["message"]
 
