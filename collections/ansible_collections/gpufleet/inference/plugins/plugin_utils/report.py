@@ -78,7 +78,8 @@ def _listed(value: Any) -> list[Any]:
 
 def _reason(reason: Any) -> str:
     if isinstance(reason, Mapping):
-        return f"{reason.get('source', 'evidence')}: {reason.get('means', '')} ({reason.get('quote', '')})"
+        means, quote = reason.get("means"), reason.get("quote") or "nothing quoted"
+        return f"{reason.get('source') or 'evidence'}: " + (f"{means} ({quote})" if means else str(quote))
     return str(reason)
 
 
