@@ -27,6 +27,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[[int], Any]) -> Any:
     lab = make_lab(2)
+    lab.bare = sorted(lab.folder.rglob("*"))
+    lab.checked = lab.playbook("deploy.yml", "--check")
+    lab.after_check = sorted(lab.folder.rglob("*"))
     lab.deployed = lab.playbook("deploy.yml")
     return lab
 
@@ -42,6 +45,11 @@ def unchanged(lab: Any, *words: str, code: int = 0) -> str:
     return out
 
 
+def test_check_mode_on_bare_hosts_writes_nothing(lab: Any) -> None:
+    assert lab.checked.code == 0, lab.checked.out
+    assert lab.after_check == lab.bare
+
+
 def test_deploy_from_bare(lab: Any) -> None:
     assert lab.deployed.code == 0, lab.deployed.out
     for host in lab.names:
@@ -51,6 +59,11 @@ def test_deploy_from_bare(lab: Any) -> None:
 
 def test_second_deploy_changes_nothing(lab: Any) -> None:
     unchanged(lab, "deploy.yml")
+
+
+@pytest.mark.parametrize("playbook", ["deploy.yml", "remediate.yml", "gather_diag.yml"])
+def test_check_mode_on_a_deployed_fleet(lab: Any, playbook: str, tmp_path: Path) -> None:
+    unchanged(lab, playbook, "--check", "-e", f"gather_diag_dir={tmp_path}")
 
 
 def test_remediate_with_nothing_wrong_changes_nothing(lab: Any) -> None:
