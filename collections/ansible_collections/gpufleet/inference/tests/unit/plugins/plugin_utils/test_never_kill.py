@@ -178,9 +178,9 @@ def test_a_main_process_that_only_its_manager_sees_has_not_crashed(name: str) ->
     assert state != "crashed"
 
 
-@pytest.mark.parametrize("bar", [{"total": 64}, {"done": 3}, {"done": "x", "total": 64}, {"done": None, "total": 1e300}, 5])
-def test_half_a_progress_bar_still_gives_a_verdict(bar: Any) -> None:
+@pytest.mark.parametrize("shown", [{"total": 64}, {"done": 3}, {"done": "x", "total": 64}, {"done": None, "total": 1e300}, 5])
+def test_half_a_progress_bar_still_gives_a_verdict(shown: Any) -> None:
     for name in snapshots.ALL:
         snapshot = snapshots.build(name)
-        snapshot["log"]["bar"] = bar
+        snapshot["log"]["bar"] = shown
         assert verdict(snapshot)["summary"]
