@@ -61,7 +61,7 @@ def _admit(signature: Signature, view: Mapping[str, Any], base: rules.Finding) -
     }.get(state)
     if refuted is not None and refuted(signature, view, base):
         return None
-    if state == "stuck" and view["alive"] is False:
+    if state == "stuck" and (view["alive"] is False or rules.exiting(view)):
         state = "crashed"
     return rules.Finding(
         state=state,
@@ -95,7 +95,7 @@ def _outlived(signature: Signature, view: Mapping[str, Any]) -> bool:
     """Whether a batch was logged well after every line that the signature rests on."""
     hits = [explain.look(view, ".".join(fact.split(".")[:3])) for fact in signature.evidence() if fact.startswith("hits.")]
     said = [hit.get("last_time") for hit in hits if isinstance(hit, Mapping)]
-    batch, times = view["last_batch_at"], [moment for moment in said if moment is not None]
+    batch, times = view["last_decode_at"], [moment for moment in said if moment is not None]
     return bool(said and len(said) == len(times) and batch is not None and batch > max(times) + 5)
 
 

@@ -61,7 +61,7 @@ def view(snapshot: Any, limits: Mapping[str, Any] | None = None, catalog: signat
     }
     facts["version"] = [int(part) for part in re.findall(r"\d+", facts["engine_version"] or "")[:3]]
     facts.update(_process(sources, seen))
-    facts.update(_http(sources, seen))
+    facts.update(_http(sources, seen, limits))
     log = sources.get("log", {})
     facts["silent_s"] = first(number(log.get("silent_s")), number(seen.get("silent_s")))
     ranks = number(flags.get("tp_size"))
@@ -74,9 +74,11 @@ def view(snapshot: Any, limits: Mapping[str, Any] | None = None, catalog: signat
     facts["last_line"] = text(log.get("last_line"))
     facts["bar"] = mapping(log.get("bar")) or None
     asked_at = moment(mapping(mapping(snap.get("http")).get("generate")).get("asked_at"))
-    facts["last_batch_at"] = _last_batch(hits["log"])
-    # Log lines carry whole seconds.
-    facts["batch_while_asked"] = None if None in (facts["last_batch_at"], asked_at) else facts["last_batch_at"] > asked_at
+    # A batch after our own request may be that request's.
+    facts["last_batch_at"] = min(filter(None, (_last(hits["log"], "decode_batch", "prefill_batch"), asked_at)), default=None)
+    # Decode lines come every forty steps: our own probes make none, only the line of their prefill.
+    facts["last_decode_at"] = _last(hits["log"], "decode_batch")
+    facts["batch_while_asked"] = None if None in (facts["last_decode_at"], asked_at) else facts["last_decode_at"] > asked_at
     facts["last_kernel_at"] = _last_kernel(hits["kernel"])
     facts["records"] = _records(mapping(snap.get("records")))
     facts["collected_at"] = number(snap.get("collected_at"))
@@ -287,15 +289,17 @@ def _process(sources: dict[str, dict[str, Any]], seen: dict[str, Any]) -> dict[s
     }
 
 
-def _http(sources: dict[str, dict[str, Any]], seen: dict[str, Any]) -> dict[str, Any]:
+def _http(sources: dict[str, dict[str, Any]], seen: dict[str, Any], limits: Mapping[str, Any]) -> dict[str, Any]:
     # Answers on a port that somebody else holds say nothing about this server.
     http = {} if flag(sources.get("port", {}).get("ours")) is False else sources.get("http", {})
     generate, metrics = mapping(http.get("generate")), mapping(http.get("metrics"))
     last = mapping(metrics.get("second")) or mapping(metrics.get("first"))
     delta = number(metrics.get("tokens_delta"))
-    # A counter that fell belongs to another incarnation.
-    tokens = None if delta is None or delta < 0 else ("advancing" if delta > 0 else "frozen")
     answered = word(generate.get("result"), *PROBES["generate"])
+    # Tokens of our own request prove nothing when it was not answered: the engine may compute what never gets out.
+    own = limits["serving"]["own_tokens"] if answered == "timeout" else 0
+    # A counter that fell belongs to another incarnation.
+    tokens = None if delta is None or delta < 0 else ("advancing" if delta > own else "frozen")
     if answered == "ok" and number(generate.get("tokens")) == 0:
         answered = "error"
     return {
@@ -309,9 +313,9 @@ def _http(sources: dict[str, dict[str, Any]], seen: dict[str, Any]) -> dict[str,
     }
 
 
-def _last_batch(hits: dict[str, Any]) -> float | None:
-    """Epoch of the last batch that was logged. None: not known."""
-    return max((when for name in ("decode_batch", "prefill_batch") if (when := mapping(hits.get(name)).get("last_time"))), default=None)
+def _last(hits: dict[str, Any], *names: str) -> float | None:
+    """Epoch of the last line of these names. None: not known."""
+    return max((when for name in names if (when := mapping(hits.get(name)).get("last_time"))), default=None)
 
 
 def _last_kernel(hits: dict[str, Any]) -> float | None:

@@ -48,6 +48,11 @@ def dying(view: Mapping[str, Any]) -> list[str]:
     return [name for name in DYING if name in view["hits"]["log"]]
 
 
+def exiting(view: Mapping[str, Any]) -> bool:
+    """Whether the engine said that it goes down and no token comes out any more."""
+    return bool(view["alive"] and view["generating"] is False and {"sigquit", "child_crashed"} & set(view["hits"]["log"]))
+
+
 def judge(view: Mapping[str, Any]) -> Finding:
     """The finding of the rules alone; always gives one."""
     if view["alive"] is False and view["generating"] and (view["desired"] != "stopped" or view["service"] == "failed"):
@@ -267,8 +272,6 @@ def _starting(view: Mapping[str, Any]) -> Finding:
         cause = "jit_deepgemm"
     if view["compilers"]:
         cause = "jit_flashinfer_slow"
-    if cause is None and phase in (None, "not_started") and progress["layers"]["processes"]:
-        cause = "slow_weights"
     if progress["any"]:
         moving = [f"progress.layers.{layer}" for layer, moves in progress["layers"].items() if moves]
         return Finding(

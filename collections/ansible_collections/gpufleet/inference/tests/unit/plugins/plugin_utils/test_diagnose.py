@@ -328,3 +328,39 @@ def test_the_fallback_stands_beside_the_state_with_a_time_for_people() -> None:
     assert verdict(snapshot)["fallback"] == {"profile": "safe", "primary": "flashinfer", "expires": "2027-01-15T08:00:00Z"}
     snapshot["records"]["fallback"]["expires"] = 1e30
     assert verdict(snapshot)["fallback"]["expires"] is None
+
+
+def test_tokens_of_our_own_unanswered_request_are_no_life() -> None:
+    """Seen on the real engine: with a stopped detokenizer the scheduler computes what nobody gets."""
+    snapshot = snapshots.build("green_freeze")
+    now = snapshot["collected_at"]
+    snapshot["http"]["metrics"] = {
+        "first": {"realtime_tokens_total": 1000},
+        "second": {"realtime_tokens_total": 1030, "num_running_reqs": 0},
+        "tokens_delta": 30,
+    }
+    snapshot["http"]["generate"]["asked_at"] = now
+    own = {"count": 1, "first": "Prefill batch, #new-seq: 1", "last": "Prefill batch, #new-seq: 1", "last_time": now + 1}
+    snapshot["log"]["hits"]["prefill_batch"] = {**own, "first_time": now + 1}
+    main = snapshot["processes"]["main"]
+    visit = {"at": now - 200, "first_at": now - 200, "count": 1, "main_pid": main["pid"], "main_start": main["start_time"]}
+    snapshot["records"] = {"visits": {"visits": [{**visit, "tokens": 1000, "generate": "timeout"}]}}
+    told = verdict(snapshot)
+    assert (told["state"], told["proof"], told["still"]) == ("stuck", "no_progress", {"visits": 2, "seconds": 200.0})
+    snapshot["http"]["metrics"]["tokens_delta"] = 4000
+    assert verdict(snapshot)["state"] == "serving"
+
+
+def test_an_engine_that_says_it_goes_down_is_crashed_not_stuck() -> None:
+    snapshot = snapshots.build("green_freeze")
+    at = snapshot["collected_at"]
+    snapshot["log"]["hits"].update(
+        {
+            name: {"count": 1, "first": line, "last": line, "first_time": at, "last_time": at}
+            for name, line in (
+                ("child_crashed", "Subprocess scheduler_0 (pid=7) crashed with exit code -9. Triggering SIGQUIT for cleanup..."),
+                ("sigquit", "SIGQUIT received. signum=None, frame=None. It usually means one child failed."),
+            )
+        }
+    )
+    assert verdict(snapshot)["state"] == "crashed"
