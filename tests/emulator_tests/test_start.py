@@ -73,7 +73,8 @@ def test_eight_ranks(make_server: Callable[..., Any]) -> None:
         assert found >= 0, text
         at = found
     for rank in range(8):
-        assert len(re.findall(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d TP%d\] Load weight end\. " % rank, log, re.M)) == 1
+        # The bar of rank 0 has no newline yet: another rank's line can be glued to it, as with the real engine.
+        assert len(re.findall(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d TP%d\] Load weight end\. " % rank, log)) == 1
     raw = server.log_path.read_bytes()
     assert b"\rMulti-thread loading shards:" in raw and b"64/64" in raw
     bar = raw[raw.index(b"\rMulti-thread") : raw.index(b"64/64")]

@@ -11,8 +11,10 @@ and is at last left behind with its state as evidence.
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -213,7 +215,11 @@ def _exec(argv: Sequence[str], env: Optional[Mapping[str, str]]) -> None:
     environment = dict(os.environ if env is None else env)
     environment.update({"LC_ALL": "C", "LANG": "C"})
     try:
-        os.execvpe(argv[0], list(argv), environment)  # noqa: S606
+        # execvp calls a missing tool a forbidden one when some folder of PATH can not be entered.
+        path = argv[0] if "/" in argv[0] else shutil.which(argv[0], path=environment.get("PATH"))
+        if path is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        os.execve(path, list(argv), environment)  # noqa: S606
     except OSError as error:
         os.write(1, f"exec: {argv[0]}: {error.strerror}\n".encode())
         os._exit(127)
