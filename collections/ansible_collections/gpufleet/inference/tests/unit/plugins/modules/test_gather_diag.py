@@ -135,7 +135,7 @@ def test_the_deadline_holds_and_the_source_is_named(diagnose, nvidia_smi, tmp_pa
 
 def test_without_any_tool_there_is_still_a_snapshot(diagnose, monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
     seen = diagnose(nvidia_smi="nvidia-smi", service_manager="systemd", service_name="sglang")["snapshot"]
     assert seen["gpus"]["status"] == "absent" and seen["service"]["status"] == "unavailable"
 
