@@ -83,7 +83,7 @@ def decide(host: str, seen: Mapping[str, Any], policy: Mapping[str, Any], now: f
 
     left = history.unfinished(records, now)
     result.resumes = str(left["id"]) if left and left.get("id") else None
-    if result.state == "stopped" and left and left.get("to_profile"):
+    if result.state == "stopped" and left and result.resumes and left.get("to_profile"):
         result.bad = True
         result.incident = str(left.get("incident") or "")
         return _held(result, records, held, policy, now) or _resume(result, seen, verdict, policy, now, left)
