@@ -473,7 +473,10 @@ def test_a_repair_that_was_cut_off_after_the_stop_goes_on():
         ({**cut_off(), "lease": {"owner": "other", "expires": NOW + 60}}, "wait"),
         ({**cut_off(result="failed")}, "none"),
         ({**cut_off(), "marks": {"marks": [{"kind": "maintenance", "owner": "ann", "reason": "fans"}]}}, "refused"),
-        ({"attempts": {"attempts": [attempt(60), attempt(50), attempt(40, result="running")]}, "manifest": FLASHINFER}, "quarantine"),
+        (
+            {"attempts": {"attempts": [attempt(60), attempt(50), attempt(40, id="c", result="running")]}, "manifest": FLASHINFER},
+            "quarantine",
+        ),
         ({}, "none"),
     ],
 )
