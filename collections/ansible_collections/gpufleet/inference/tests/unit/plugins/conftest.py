@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from hypothesis import settings
 
 MAIN = """
 import os, signal, subprocess, sys, time
@@ -41,6 +42,11 @@ print("up", flush=True)
 while True:
     time.sleep(60)
 """
+
+# A submission is judged on the same examples each time; new ones are for the desk, where their finder can look at them.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 
 class Server:
