@@ -11,8 +11,6 @@ from typing import Any
 
 from ansible_collections.gpufleet.inference.plugins.module_utils import _bounded, _identity, _records, _service, _target
 
-_NAMES = ("service_manager", "service_name", "supervisor_conf", "port", "bind", "log_path", "model_path", "work_dir", "gpus_expected")
-
 
 @dataclass
 class Located:
@@ -37,7 +35,7 @@ def locate(options: Mapping[str, Any]) -> Located:
     """Read the manifest, ask the service manager, scan the process table."""
     state_dir = str(options["state_dir"])
     manifest = _bounded.call(lambda emit: emit({"manifest": _records.read_all(state_dir)["manifest"]}), 5.0).values.get("manifest")
-    resolved = _target.resolve({**dict.fromkeys(_NAMES), **options}, _target.sound(manifest))
+    resolved = _target.resolve(options, _target.sound(manifest))
     service = _service.collect(resolved["service_manager"], resolved["service_name"], resolved["supervisor_conf"])
     identity = _identity.Server(**_target.server(resolved, service))
     return Located(resolved, service, _identity.find(identity), identity)

@@ -164,9 +164,7 @@ class Snapshot:
 
     def _start_jobs(self, service: Mapping[str, Any], first: Mapping[str, Any]) -> None:
         options, patterns = self._options, self._options["patterns"] or {}
-        begun = next((row["start_time"] for row in first["members"] if row["role"] == "main"), None)
-        begun = begun if begun is not None else service.get("started")
-        self._begun = begun
+        self._begun = next((row["start_time"] for row in first["members"] if row["role"] == "main"), service.get("started"))
         self._jobs["log"] = self._read_log(self._at)
         self._jobs["kernel"] = self._call(_kernel.collect, 12.0, options["kernel_log_path"], list(patterns.get("kernel") or []))
         self._jobs["system"] = self._call(_system.collect, 4.0, options["model_path"], options["log_path"], first["main"])
