@@ -27,6 +27,7 @@ sys.path.insert(0, str(SOURCE))
 FAST: dict[str, Any] = {
     "imports_s": 0.05, "spawn_imports_s": 0.1, "dist_init_s": 0.05, "load_s": 0.25, "post_bar_s": 0.1, "kv_s": 0.0, "capture_s": 0.1,
     "warmup_s": 0.1, "shutdown_s": 0.2, "crash_wait_s": 0.2, "coredump_wait_s": 0.5, "port_wait_s": 0.5, "health_timeout_s": 0.9,
+    "warmup_poll_s": 0.1, "drain_poll_s": 0.2, "scheduler_exit_s": 1.0, "watchdog_wait_s": 0.2, "interrupt_s": 0.1, "ready_poll_s": 0.5,
 }  # fmt: skip
 
 
@@ -202,6 +203,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture(scope="session")
+def cpu_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory of four shards with the configuration of a small DeepSeek-V3."""
+    pytest.importorskip("setproctitle", reason="the emulator needs setproctitle in this interpreter")
+    directory = tmp_path_factory.mktemp("model") / "deepseek"
+    done = run_tool("make-model", str(directory), "--shards", "4", "--shard-mib", "1")
+    assert done.returncode == 0, done.stderr
+    config = {
+        "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "num_hidden_layers": 4, "kv_lora_rank": 64,
+        "qk_rope_head_dim": 16, "vocab_size": 512, "max_position_embeddings": 2048,
+    }  # fmt: skip
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
 @pytest.fixture
 def make_server(tmp_path: Path, model: Path) -> Iterator[Callable[..., Server]]:
     """Factory of servers, each in its own directory; all ended afterwards."""
@@ -216,6 +232,25 @@ def make_server(tmp_path: Path, model: Path) -> Iterator[Callable[..., Server]]:
     yield make
     for server in servers:
         server.close()
+
+
+@pytest.fixture(scope="session", name="free_port")
+def free_port_function() -> Callable[[], int]:
+    """A port that nobody uses."""
+    return free_port
+
+
+@pytest.fixture(scope="session")
+def command() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the console script ``sglang``."""
+    pytest.importorskip("setproctitle", reason="the emulator needs setproctitle in this interpreter")
+    script = [sys.executable, "-c", "from sglang.cli import main; main()"]
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+        return subprocess.run([*script, *arguments], env=environment, capture_output=True, text=True, timeout=30, check=False)
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any, Callable
@@ -27,7 +28,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, model: Any, server_type: An
 
 def stream(server: Any, path: str, body: Any) -> list[str]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    connection.request("POST", path, json.dumps({**body, "stream": True}), {"Authorization": "Bearer KEY"})
+    headers = {"Authorization": "Bearer KEY", "Content-Type": "application/json"}
+    connection.request("POST", path, json.dumps({**body, "stream": True}), headers)
     lines = connection.getresponse().read().decode().splitlines()
     connection.close()
     return [line[6:] for line in lines if line.startswith("data: ")]
@@ -61,7 +63,10 @@ def test_answers(server: Any) -> None:
     assert code == 200 and chat["choices"][0]["finish_reason"] == "length"
     assert chat["usage"]["completion_tokens"] == 30 and chat["choices"][0]["message"]["content"]
     code, text = server.http("POST", "/v1/completions", {"prompt": "one two three", "max_tokens": 5})
-    assert code == 200 and text["usage"] == {"prompt_tokens": 3, "total_tokens": 8, "completion_tokens": 5, "prompt_tokens_details": None}
+    assert code == 200 and text["usage"] == {
+        "prompt_tokens": 3, "total_tokens": 8, "completion_tokens": 5, "prompt_tokens_details": None, "reasoning_tokens": 0,
+        "completion_tokens_details": None,
+    }  # fmt: skip
     code, native = server.http("POST", "/generate", {"text": "one two", "sampling_params": {"max_new_tokens": 5}})
     assert code == 200 and native["meta_info"]["completion_tokens"] == 5 and len(native["output_ids"]) == 5
 
@@ -114,6 +119,18 @@ def test_a_client_that_leaves_is_aborted(server: Any) -> None:
     while server.metric("num_running_reqs") and time.monotonic() < end:
         time.sleep(0.1)
     assert server.metric("num_running_reqs") == 0
+
+
+def test_a_request_is_aborted_by_its_id(server: Any) -> None:
+    server.http("POST", "/flush_cache")
+    found: list[Any] = []
+    body = {"rid": "mine", "text": "x", "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True}}
+    client = threading.Thread(target=lambda: found.append(server.http("POST", "/generate", body)))
+    client.start()
+    time.sleep(0.5)
+    assert server.http("POST", "/abort_request", {"rid": "mine"}) == (200, "")
+    client.join(5)
+    assert found[0][0] == 200 and found[0][1]["meta_info"]["id"] == "mine"
 
 
 @pytest.mark.parametrize("title", ["sglang::scheduler_TP0", "sglang::scheduler_TP1", "sglang::detokenizer"])

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import re
 import signal
@@ -167,12 +169,35 @@ def test_killed_scheduler_while_serving(make_server: Callable[..., Any], tp: int
 
 
 def test_killed_scheduler_while_loading(make_server: Callable[..., Any]) -> None:
+    """Nobody says so: main looks for dead schedulers every few seconds, and ends with a traceback."""
     server = make_server(2)
     server.scenario = ("healthy", {**server.scenario[1], "load_s": 20})
     server.start().wait_log("Multi-thread loading")
     os.kill(server.child("sglang::scheduler_TP1"), signal.SIGKILL)
+    assert server.wait_exit() == 1
+    assert "RuntimeError: Rank 1 scheduler died during initialization (exit code: -9)." in server.log
+    assert not [title for title in server.tree().values() if title.startswith("sglang::")]
+
+
+def test_killed_scheduler_while_the_other_one_waits_for_it(make_server: Callable[..., Any]) -> None:
+    """The survivor's exception comes first, and then main ends by its own hand."""
+    server = make_server(2)
+    server.scenario = ("healthy", {**server.scenario[1], "dist_init_s": 1, "ready_poll_s": 60.0})
+    server.start().wait_log(" TP1] Init parallel begin.")
+    os.kill(server.child("sglang::scheduler_TP1"), signal.SIGKILL)
     assert server.wait_exit() == -signal.SIGKILL
-    assert "Rank 1 scheduler died during initialization (exit code: -9)." in server.log
+    assert " TP0] Scheduler hit an exception: Traceback" in server.log
+    assert "Received sigquit from a child process. It usually means the child failed." in server.log
+
+
+def test_killed_detokenizer_while_loading(make_server: Callable[..., Any]) -> None:
+    """It is missed when the schedulers are ready, before any request."""
+    server = make_server()
+    server.scenario = ("healthy", {**server.scenario[1], "load_s": 2, "warmup_poll_s": 4.0})
+    server.start().wait_log("Multi-thread loading")
+    os.kill(server.child("sglang::detokenizer"), signal.SIGKILL)
+    assert server.wait_exit() == -signal.SIGKILL
+    assert "Subprocess detokenizer (pid=" in server.log and "Received sigquit from a child process." in server.log
 
 
 def test_killed_detokenizer(make_server: Callable[..., Any]) -> None:
@@ -203,9 +228,27 @@ def test_port_held_by_a_stranger(make_server: Callable[..., Any]) -> None:
 
 
 def test_watchdog(make_server: Callable[..., Any]) -> None:
-    server = make_server(2, flags=["--watchdog-timeout", "1"]).start().wait_ready()
+    """A rank that is stopped while a batch runs: the other one's watchdog ends the server, after dumps of both."""
+    server = make_server(2, flags=["--watchdog-timeout", "1", "--soft-watchdog-timeout", "0.5"]).start().wait_ready()
+    for line in ("Watchdog TokenizerManager initialized.", "Watchdog DetokenizerManager initialized."):
+        assert line in server.log
+    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    body = {"text": "x", "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True}}
+    client.request("POST", "/generate", json.dumps(body), {"Content-Type": "application/json"})
+    server.wait_log("Decode batch")
     os.kill(server.child("sglang::scheduler_TP1"), signal.SIGSTOP)
-    with pytest.raises(TimeoutError):
-        server.generate(timeout=1)
-    server.wait_log("Scheduler watchdog timeout (self.watchdog_timeout=1.0, self.soft=False)")
+    server.wait_log(" TP0] Scheduler watchdog timeout (self.watchdog_timeout=0.5, self.soft=True)")
+    server.wait_log(" TP0] Scheduler watchdog timeout (self.watchdog_timeout=1.0, self.soft=False)")
     assert server.wait_exit() == -signal.SIGKILL
+    assert "All pyspy dump attempts failed for PID" in server.log and "Pyspy dump for PID" in server.log
+    assert "Waiting 0.5 seconds for CUDA coredumps before exiting." in server.log
+
+
+def test_watchdog_sleeps_when_idle(make_server: Callable[..., Any]) -> None:
+    """A rank that is stopped while nothing runs holds every request before its batch exists: no watchdog, no end."""
+    server = make_server(2, flags=["--watchdog-timeout", "0.3"]).start().wait_ready()
+    os.kill(server.child("sglang::scheduler_TP1"), signal.SIGSTOP)
+    for ask in (lambda: server.generate(timeout=1), lambda: server.http("GET", "/server_info", timeout=0.5)):
+        with pytest.raises(TimeoutError):
+            ask()
+    assert "watchdog timeout" not in server.log and server.process.poll() is None

@@ -7,20 +7,27 @@ import sys
 
 
 def main() -> None:
-    """Run ``sglang serve [MODEL] ...``; a usage error exits 2."""
+    """Run ``sglang serve [MODEL] ...``. A usage error exits 2, a missing model 1."""
     command, rest = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("", [])
     if command == "serve":
         from sglang.emulator.launcher import main as serve
 
         if rest and not rest[0].startswith("-"):
             rest = ["--model-path", *rest]
+        if not any(word in ("-h", "--help", "--config") or word.split("=")[0] in ("--model-path", "--model") for word in rest):
+            sys.stderr.write(
+                "Traceback (most recent call last):\nException: Error: --model-path is required. Please provide the path to the model.\n"
+            )
+            sys.exit(1)
         serve(rest)
     elif command == "version":
         from sglang import __version__
 
-        print("sglang version: " + __version__)
+        print("sglang version: %s\ngit revision: N/A" % __version__)
     else:
-        sys.stderr.write("usage: sglang {serve,version} ...\n")
-        if command not in ("-h", "--help"):
-            sys.stderr.write("sglang: error: argument subcommand: invalid choice: %r (choose from 'serve', 'version')\n" % command)
-            sys.exit(2)
+        sys.stderr.write("usage: sglang [-h] {serve,generate,version} ...\n")
+        if command in ("-h", "--help"):
+            return
+        what = "argument subcommand: invalid choice: %r (choose from 'serve', 'generate', 'version')" % command
+        sys.stderr.write("sglang: error: %s\n" % (what if command else "the following arguments are required: subcommand"))
+        sys.exit(2)

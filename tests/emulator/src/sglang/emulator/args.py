@@ -8,12 +8,29 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sys
+import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Optional
 
 TABLE = Path(__file__).with_name("server_args.json")
-TYPES = {"int": int, "float": float, "str": str, "json": json.loads}
+# what the engine fills in where the command line says nothing, and what it carries beyond its flags
+RESOLVED: dict[str, Any] = json.loads(Path(__file__).with_name("resolved.json").read_text())
+INTERNAL: dict[str, Any] = RESOLVED["internal"]
+DECODE_BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 22, 24, 26, 28, 30, 32)
+
+
+def size(value: str) -> int:
+    """A whole number that may end in k, M, G, T or Ki, Mi, Gi, Ti."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT])|(\d+)([KMGT])i", value.strip())
+    if not match:
+        return int(value)
+    if match[2]:
+        return int(Decimal(match[1]) * 1000 ** ("kMGT".index(match[2]) + 1))
+    return int(match[3]) << (10 * ("KMGT".index(match[4]) + 1))
+
+
+TYPES = {"int": int, "float": float, "str": str, "json": json.loads, "size": size}
 # first in the server_args line, as in the engine
 FIRST = (
     "model_path",
@@ -34,17 +51,9 @@ class ConfigError(Exception):
         self.kind = kind
 
 
-class ArgumentParser(argparse.ArgumentParser):
-    """argparse with the short usage line of the engine's errors; exit status 2."""
-
-    def error(self, message: str) -> None:  # type: ignore[override]
-        sys.stderr.write("usage: sglang serve [-h] --model-path MODEL_PATH [options]\n%s: error: %s\n" % (self.prog, message))
-        sys.exit(2)
-
-
 def build_parser() -> argparse.ArgumentParser:
     """The parser of ``sglang serve``: abbreviations allowed, as in the engine."""
-    parser = ArgumentParser(prog="sglang serve", allow_abbrev=True)
+    parser = argparse.ArgumentParser(prog="sglang serve", allow_abbrev=True)
     for flag, entry in json.loads(TABLE.read_text()).items():
         names = [flag, *entry.get("aliases", [])]
         options: dict[str, Any] = {"dest": entry.get("dest", flag[2:].replace("-", "_")), "default": entry.get("default")}
@@ -65,7 +74,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def parse(argv: list[str]) -> dict[str, Any]:
-    """Parse ``argv`` (without the program) into dest -> value. Exits 2 on a usage error. A flat YAML --config comes first."""
+    """Parse ``argv`` (without the program) into dest -> value. Exits 2 on a usage error. A flat YAML --config comes first.
+
+    ConfigError when that file is missing.
+    """
     parser = build_parser()
     if "--config" in argv and argv.index("--config") + 1 < len(argv):
         at = argv.index("--config")
@@ -76,6 +88,8 @@ def parse(argv: list[str]) -> dict[str, Any]:
 def _config_flags(path: str) -> list[str]:
     """``key: value`` lines of a YAML file as flags (flat files only)."""
     flags: list[str] = []
+    if not Path(path).is_file():
+        raise ConfigError("ValueError", "Config file not found: %s" % path)
     for line in Path(path).read_text().splitlines():
         key, colon, value = line.split("#")[0].partition(":")
         if colon and key.strip() and value.strip() != "false":
@@ -86,10 +100,8 @@ def _config_flags(path: str) -> list[str]:
 
 
 def resolve(args: dict[str, Any], model: dict[str, Any], compute_cap: str) -> tuple[dict[str, Any], list[str]]:
-    """Fill what the engine fills: (args, log lines). Raises ConfigError for what it refuses on this GPU or model."""
+    """Fill what the engine fills: (args, log lines). Raises ConfigError for what it refuses on this device or model."""
     args, notes = dict(args), []
-    sm = int(compute_cap.split(".", maxsplit=1)[0])
-    mla = "kimi" in model["model_type"] or "deepseek" in model["model_type"]
     if model.get("custom_code") and not args["trust_remote_code"]:
         raise ConfigError(
             "ValueError",
@@ -99,21 +111,46 @@ def resolve(args: dict[str, Any], model: dict[str, Any], compute_cap: str) -> tu
     if args["context_length"] and args["context_length"] > model["context_length"]:
         raise ConfigError(
             "ValueError",
-            "User-specified context_length (%d) is greater than the derived context_length (%d)."
+            "Warning: User-specified context_length (%d) is greater than the derived context_length (%d). This may lead to incorrect model "
+            "outputs or CUDA errors. Note that the derived context_length may differ from max_position_embeddings in the model's config. "
+            "To allow overriding this maximum, set the env var SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"
             % (args["context_length"], model["context_length"]),
         )
+    if args["tp_size"] % args["nnodes"]:
+        raise ConfigError("AssertionError", "tp_size must be divisible by number of nodes")
+    on_cpu = args["device"] == "cpu"
     args["tokenizer_path"] = args["tokenizer_path"] or args["model_path"]
     args["served_model_name"] = args["served_model_name"] or args["model_path"]
     args["random_seed"] = args["random_seed"] if args["random_seed"] is not None else random.randrange(2**30)
-    args["chunked_prefill_size"] = args["chunked_prefill_size"] or 8192
+    args["device"] = args["device"] or "cuda"
+    args["chunked_prefill_size"] = args["chunked_prefill_size"] or (4096 if on_cpu else 8192)
+    args["sampling_backend"] = args["sampling_backend"] or ("pytorch" if on_cpu else "flashinfer")
     if args["mem_fraction_static"] is None:
         # the automatic value for a vision-language model on a 96 GB card
         args["mem_fraction_static"] = 0.7715
+    notes += _attention(args, model, 0 if on_cpu else int(compute_cap.split(".", maxsplit=1)[0]))
+    if args.get("disable_cuda_graph"):
+        notes.append("--disable-cuda-graph is deprecated. Use --cuda-graph-backend-{decode,prefill}=disabled instead.")
+    no_graphs = "disabled" if args.get("disable_cuda_graph") or on_cpu or args["attention_backend"] == "torch_native" else None
+    for name, value in RESOLVED["filled"].items():
+        if args.get(name) in (None, False, "auto"):
+            args[name] = value
+    args["cuda_graph_config"] = {
+        "decode": _graphs(no_graphs or args["cuda_graph_backend_decode"] or "full", [*DECODE_BATCHES]),
+        "prefill": _graphs(no_graphs or args["cuda_graph_backend_prefill"] or "disabled", _prefill_batches(args["chunked_prefill_size"])),
+    }
+    return args, notes
+
+
+def _attention(args: dict[str, Any], model: dict[str, Any], sm: int) -> list[str]:
+    """Choose and check the attention backends of SM ``sm`` (0: a CPU)."""
+    notes = []
+    mla = "kimi" in model["model_type"] or "deepseek" in model["model_type"]
     if args["attention_backend"] is None:
-        args["attention_backend"] = {9: "fa3", 10: "trtllm_mla" if mla else "flashinfer"}.get(sm, "triton")
+        args["attention_backend"] = {0: "torch_native", 9: "fa3", 10: "trtllm_mla" if mla else "flashinfer"}.get(sm, "triton")
         notes.append("Attention backend not specified. Use %s backend by default." % args["attention_backend"])
     for backend in backends(args):
-        if backend in ("fa3", "fa4") and sm not in (8, 9) and backend == "fa3":
+        if backend == "fa3" and sm not in (8, 9):
             raise ConfigError(
                 "AssertionError", "FlashAttention v3 Backend requires SM>=80 and SM<=90. Please use `--attention-backend triton`."
             )
@@ -121,10 +158,20 @@ def resolve(args: dict[str, Any], model: dict[str, Any], compute_cap: str) -> tu
             raise ConfigError("ValueError", "%s backend is only supported on SM100 GPUs. Please use a different backend." % backend)
         if backend == "trtllm_mha" and mla:
             raise ConfigError("ValueError", "trtllm_mha backend is not supported for MLA models.")
-    if args.get("disable_cuda_graph"):
-        notes.append("--disable-cuda-graph is deprecated. Use --cuda-graph-backend-{decode,prefill}=disabled instead.")
-        args["cuda_graph_backend_decode"] = args["cuda_graph_backend_prefill"] = "disabled"
-    return args, notes
+    if args["attention_backend"] == "torch_native":
+        notes.append("Cuda graph is disabled because of using torch native attention backend")
+    return notes
+
+
+def _graphs(backend: str, batches: list[int]) -> dict[str, Any]:
+    unset = ("max_context_size", "full_prefill_max_req", "full_prefill_prefix_chunk_tokens", "max_seq_len")
+    return {"backend": backend, "max_bs": batches[-1], "bs": batches, "tc_compiler": "eager", **dict.fromkeys(unset)}
+
+
+def _prefill_batches(largest: int) -> list[int]:
+    """Token counts of prefill graphs: finer where they are small."""
+    sizes = [*range(4, 33, 4), *range(48, 257, 16), *range(288, 513, 32), *range(576, 1025, 64)]
+    return [size for size in [*sizes, *range(1280, max(largest, 1280) + 1, 256)] if size <= max(largest, 4)]
 
 
 def backends(args: dict[str, Any]) -> list[str]:

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from multiprocessing.connection import Connection
 
+from sglang.emulator.log import Log
 from sglang.emulator.process import die_with_parent, record_signals, set_title, sleeping_threads
 from sglang.emulator.rank import Spec
 from sglang.emulator.scenario import Scenario
@@ -32,15 +34,17 @@ WORDS = (
 )
 
 
-def run_detokenizer_process(spec: Spec, source: Connection, sink: Connection, ready: Connection) -> None:
+def run_detokenizer_process(spec: Spec, source: Connection, sink: Connection) -> None:
     """Target of the detokenizer child: token ids in, text out."""
     scenario = Scenario(spec.machine)
-    die_with_parent()
     record_signals(spec.machine, scenario, "sglang::detokenizer")
-    time.sleep(scenario.get("spawn_imports_s"))
+    # it imports less than the schedulers
+    time.sleep(scenario.get("spawn_imports_s") * 0.9)
+    die_with_parent()
     set_title("sglang::detokenizer")
     sleeping_threads(scenario.get("threads"))
-    ready.send({"status": "ready"})
+    if spec.args["soft_watchdog_timeout"]:
+        Log("", spec.args["log_level"]).info("Watchdog DetokenizerManager initialized.")
     try:
         while True:
             batch = source.recv()
@@ -48,4 +52,5 @@ def run_detokenizer_process(spec: Spec, source: Connection, sink: Connection, re
                 item["text"] = "".join(WORDS[token % len(WORDS)] for token in item["tokens"])
             sink.send(batch)
     except (EOFError, OSError):
-        return
+        # the real sockets do not tell that the other side is gone
+        threading.Event().wait()

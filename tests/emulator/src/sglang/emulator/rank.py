@@ -13,12 +13,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Optional
 
-from sglang.emulator import capacity, faults, model_dir
-from sglang.emulator import machine as machines
+from sglang.emulator import capacity, device, faults, model_dir, rendezvous
 from sglang.emulator.args import backends
 from sglang.emulator.log import Bar, Log, traceback_text
 from sglang.emulator.process import die_with_parent, record_signals, set_title, sleeping_threads
 from sglang.emulator.scenario import Scenario
+from sglang.emulator.watchdog import Progress, watch
 
 SRT = "sglang/srt/"
 RUN = (SRT + "managers/scheduler.py", "run_scheduler_process", "scheduler = Scheduler(server_args, port_args, gpu_id, tp_rank)")
@@ -36,10 +36,10 @@ KIMI_TOKENS = ("163840", "163584", "163585")
 
 @dataclass
 class Links:
-    """The pipes of one rank. ``peers``: rank 0 has one per other rank, another rank only the one to rank 0."""
+    """What connects one rank. ``peers``: rank 0 has one per other rank, another rank only the one to rank 0."""
 
     ready: Connection
-    peers: list[Connection]
+    peers: list[rendezvous.Peer]
     control: Optional[Connection] = None
     detokenizer: Optional[Connection] = None
 
@@ -59,15 +59,17 @@ class Rank:
     def __init__(self, rank: int, spec: Spec, links: Links) -> None:
         self.rank, self.args, self.model, self.machine, self.links = rank, spec.args, spec.model, spec.machine, links
         self.world = spec.args["tp_size"]
+        self.local_world = self.world // spec.args["nnodes"]
         prefix = " TP%d" % rank if self.world > 1 else ""
         self.title = "sglang::scheduler" + prefix.replace(" ", "_")
         self.log = Log(prefix, spec.args["log_level"])
         self.scenario = Scenario(spec.machine)
         self.flashinfer = "flashinfer" in backends(spec.args)
-        self.gpu_index = spec.args["base_gpu_id"] + rank * spec.args["gpu_id_step"]
-        self.weights = self.scenario.get("weights_gib") / self.world
+        index = spec.args["base_gpu_id"] + rank % self.local_world * spec.args["gpu_id_step"]
+        self.device = device.choose(spec.args, spec.machine, index, self.scenario)
         self.frames = [RUN]
         self.timings: dict[str, float] = {}
+        self.progress = Progress()
 
     def fault(self) -> Optional[str]:
         """The fault that is on now for this server's attention backend."""
@@ -104,16 +106,26 @@ class Rank:
 
     def peer_gone(self) -> RuntimeError:
         """What the surviving rank of a collective reports."""
-        return RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] Read error [127.0.0.1]: Connection reset by peer")
+        return RuntimeError(
+            "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:%d: Connection reset by peer. "
+            "This is typically caused by a remote worker hanging or bugs in the application. Check the logs of the remote worker before "
+            "this one for details." % (20000 + self.rank)
+        )
 
     # start-up, in order
 
     def start(self) -> None:
         """Everything up to ready."""
+        begin = time.monotonic()
         time.sleep(self.scenario.get("spawn_imports_s"))
+        # not before: a main that dies while its children import leaves them behind, as the real one does
+        self.follow_parent()
         set_title(self.title)
         sleeping_threads(self.scenario.get("threads"))
-        self._tokenizer_lines()
+        if self.args["soft_watchdog_timeout"]:
+            watch("Scheduler", self.progress, self.log, self.scenario, float(self.args["soft_watchdog_timeout"]), True)
+        for line in tokenizer_lines(self.args, self.model):
+            self.log.info(line)
         self._init_parallel()
         self.frames = LOAD
         self._load_weights()
@@ -123,36 +135,33 @@ class Rank:
         if self.rank == 0:
             self.log.info(
                 "max_total_num_tokens=%d, chunked_prefill_size=%d, max_prefill_tokens=%d, max_running_requests=%d, context_len=%d, "
-                "available_gpu_mem=%.2f GB"
+                "%s=%.2f GB"
                 % (self.capacity, self.args["chunked_prefill_size"], self.args["max_prefill_tokens"], self.max_running,
-                   self.context_length, self.available)
+                   self.context_length, self.device.memory_name, self.available)
             )  # fmt: skip
-
-    def _tokenizer_lines(self) -> None:
-        for line in tokenizer_lines(self.args, self.model):
-            self.log.info(line)
+        self.log.info("Init Unified Radix Cache. Components: (<ComponentType.FULL: 0>,). Tree Core: RustUnifiedTreeCore")
+        self.log.info(
+            "Tree cache initialized: source=default impl=UnifiedRadixCache hybrid_swa=False hybrid_ssm=False hicache_attached=False"
+        )
+        self.timings["scheduler_e2e"] = time.monotonic() - begin
+        self.progress.initializing = False
+        if self.args["watchdog_timeout"]:
+            watch("Scheduler", self.progress, self.log, self.scenario, float(self.args["watchdog_timeout"]), False)
 
     def _init_parallel(self) -> None:
         start = time.monotonic()
         self.log.info("Init parallel begin.")
-        data = machines.load(self.machine)
-        if self.gpu_index >= data["count"] or data["devices"].get(str(self.gpu_index), {}).get("missing"):
-            raise RuntimeError("CUDA error: invalid device ordinal")
+        self.device.check()
+        self.device.before_parallel(self.log, self.rank, self.world)
+        self._meet_other_nodes()
         time.sleep(self.scenario.get("dist_init_s"))
-        self.gpu = machines.Gpu(self.machine, self.gpu_index)
-        self.gpu.set(0.0, 0, 85.0)
+        self.device.attach()
         self.exchange(None)
-        if self.rank == 0 and self.world > 1:
-            self.log.info("sglang is using nccl==2.27.5")
-        if self.world > 2 and not data["nvlink"] and not self.args["disable_custom_all_reduce"]:
-            self.log.warning(
-                "CustomAllReduceV2 is disabled because it's not supported on more than two PCIe-only GPUs. To silence this warning, "
-                "specify disable_custom_all_reduce=True explicitly."
-            )
+        self.device.during_parallel(self.log, self.rank, self.world, self.args)
         self.log.info("Init parallel ends. elapsed=%.2f s" % (time.monotonic() - start))
-        self.log.info("Memory baseline taken. mem usage=0.28 GB")
-        self.total = (data["memory_total_mib"] - data["memory_reserved_mib"]) / 1024
-        free = self.exchange(machines.free_gib(self.machine, self.gpu_index))
+        self.log.info("Memory baseline taken. mem usage=%.2f GB" % self.device.baseline)
+        self.device.after_parallel(self.log)
+        free = self.exchange(self.device.free())
         self.free = free[self.rank]
         if min(free) < max(free) * 0.9 and self.rank == 0:
             raise RuntimeError(
@@ -160,15 +169,33 @@ class Rank:
                 "pre_model_load_memory=%.2f, local_gpu_memory=%.2f, local_gpu_memory * 0.9=%.2f" % (min(free), self.free, self.free * 0.9)
             )
 
+    def _meet_other_nodes(self) -> None:
+        """Several nodes: rank 0 waits in silence for the ranks of the others, which look for it."""
+        if self.args["nnodes"] == 1:
+            return
+        where = self.args["dist_init_addr"]
+        timeout = float(self.args["dist_timeout"] or self.scenario.get("dist_timeout_s"))
+        if self.rank == 0:
+            self.listener = rendezvous.listen(where)
+            found = rendezvous.gather(self.listener, self.world - self.local_world, timeout)
+            self.links.peers += [found[rank] for rank in sorted(found)]
+        elif self.args["node_rank"]:
+            self.links.peers = [rendezvous.join(where, self.rank, timeout)]
+
     def _load_weights(self) -> None:
         start = time.monotonic()
         self.log.info("Load weight begin. avail mem=%.2f GB" % self.free)
         if self.model["vision"]:
             self.log.info("Multimodal attention backend not set. Use triton_attn.")
             self.log.info("Using triton_attn as multimodal attention backend.")
+        if self.rank == 0 and self.model["model_type"] == "deepseek_v3":
+            self.log.info("Config does not support fused shared expert(s). Shared experts fusion optimization is disabled.")
         if self.model["quantization"] == "compressed-tensors":
             self.log.info("Using CompressedTensorsWNA16MarlinMoEMethod")
         files = model_dir.shards(self.args["model_path"])
+        self.weights = self.device.weights(files, self.world)
+        # no line of another rank is glued to the bar
+        self.exchange(None)
         self._read_shards(files)
         self._after_bar()
         self.available = capacity.free_after_weights(self.free, self.weights)
@@ -194,9 +221,9 @@ class Rank:
                     pass
             loaded = self.weights * done / len(files)
             if (self.fault() == "oom" and self.rank == self.scenario.get("oom_rank") and done * 10 >= len(files) * 4) or loaded > self.free:
-                raise faults.out_of_memory(self.gpu_index, self.total, 0.4)
+                raise faults.out_of_memory(self.device.index, self.device.total, 0.4)
             if done % 8 == 0 or done == len(files):
-                self.gpu.set(loaded, 3, 92.0)
+                self.device.use(loaded, 3, 92.0)
             time.sleep(max(0.0, start + pace * done - time.monotonic()))
             if bar and (done in (len(files), slow_at) or time.monotonic() - shown > 0.1):
                 bar.update(done)
@@ -213,7 +240,7 @@ class Rank:
 
     def _after_bar(self) -> None:
         """The silent part between the bar's 100 % and ``Load weight end``: where the incident hung."""
-        self.gpu.set(self.weights, 0, 88.0)
+        self.device.use(self.weights)
         if self.fault() == "hang":
             faults.hang(self.rank)
         if self.fault() == "compile":
@@ -223,8 +250,12 @@ class Rank:
         time.sleep(self.scenario.get("post_bar_s") * (1 - 0.02 * (self.rank % 4)))
 
     def _allocate_kv(self) -> None:
-        size = capacity.kv_gib(self.free, self.weights, self.args["mem_fraction_static"])
-        tokens = min(self.exchange(capacity.kv_tokens(self.args, self.model, size)))
+        if self.device.kind == "cpu" and self.args["max_total_tokens"]:
+            tokens = self.args["max_total_tokens"]
+        else:
+            size = capacity.kv_gib(self.free, self.weights, self.args["mem_fraction_static"])
+            tokens = capacity.kv_tokens(self.args, self.model, size)
+        tokens = min(self.exchange(tokens))
         size = tokens * capacity.bytes_per_token(self.args, self.model) / capacity.GIB
         self.capacity = tokens
         self.max_running = self.args["max_running_requests"] or 2048
@@ -233,11 +264,15 @@ class Rank:
         self.log.info("KV Cache is allocated. dtype: %s, #tokens: %d, KV size: %.2f GB" % (capacity.kv_dtype(self.args), tokens, size))
         self.available -= size
         self.log.info("Memory pool end. avail mem=%.2f GB" % self.available)
-        self.gpu.set(self.free - self.available, 0, 88.0)
+        self.device.use(self.free - self.available)
         self.timings["kv_cache_allocation"] = self.scenario.get("kv_s")
 
     def _capture_graphs(self) -> None:
-        if self.args["cuda_graph_backend_decode"] == "disabled":
+        if self.args["cuda_graph_config"]["decode"]["backend"] == "disabled":
+            self.log.info(
+                "Disable prefill CUDA graph because cuda_graph_config resolved prefill.backend='disabled' (e.g. via "
+                "--cuda-graph-backend-prefill=disabled or auto-disable rules)."
+            )
             return
         start = time.monotonic()
         top = self.args["cuda_graph_max_bs_decode"] or 64
@@ -255,7 +290,7 @@ class Rank:
             bar.close()
         usage = min(capacity.GRAPH_GIB, max(self.available - 0.1, 0))
         self.available -= usage
-        self.gpu.set(self.free - self.available, 0, 88.0)
+        self.device.use(self.free - self.available)
         self.timings["cuda_graph"] = time.monotonic() - start
         self.log.info(
             "Capture target decode CUDA graph end. bs=%s, elapsed=%.2f s, mem usage=%.2f GB, avail mem=%.2f GB."
@@ -267,10 +302,13 @@ class Rank:
         """What main is told when this rank is up."""
         return {
             "status": "ready",
+            "pid": os.getpid(),
             "max_total_num_tokens": self.capacity,
-            "max_req_input_len": min(self.context_length, self.capacity) - 1,
+            "max_req_input_len": min(self.context_length, self.capacity) - 6,
+            "max_running": self.max_running,
             "context_length": self.context_length,
             "weights_gib": self.weights,
+            "available_gib": self.available,
             "kv_gib": self.capacity * capacity.bytes_per_token(self.args, self.model) / capacity.GIB,
             "timings": self.timings,
         }
@@ -291,7 +329,6 @@ def run_scheduler_process(rank: int, spec: Spec, links: Links) -> None:
     from sglang.emulator.serve import follow, lead
 
     me = Rank(rank, spec, links)
-    me.follow_parent()
     parent = os.getppid()
     record_signals(spec.machine, me.scenario, me.title)
     try:

@@ -29,8 +29,13 @@ DEFAULTS: dict[str, Any] = {
     "answer_tokens": 256,  # length of an answer when max_tokens allows more
     "threads": 6,  # extra sleeping threads per process
     "poll_s": 0.05,  # idle loop of rank 0
-    "shutdown_s": 1.5,  # idle SIGTERM to exit
-    "weights_gib": 578.64,  # all ranks together
+    "idle_poll": 0,  # 1: idle schedulers poll without a pause, as the real ones do (state R, a core each)
+    "shutdown_s": 1.5,  # SIGTERM to the first look at what runs
+    "interrupt_s": 0.4,  # SIGINT to exit
+    "drain_poll_s": 5.0,  # SIGTERM: how often running requests are looked for
+    "scheduler_exit_s": 15.0,  # SIGTERM: how long schedulers get to end
+    "weights_gib": 578.64,  # all ranks together, on GPUs
+    "cpu_memory_gib": 20.0,  # what is available with --device cpu
     "slow_load_s": 600.0,  # incident_slow: how long the silent reading lasts
     "slow_bytes_per_s": 131072,  # incident_slow: per rank
     "slow_bar_pct": 100,  # incident_slow: where the bar stops
@@ -39,9 +44,13 @@ DEFAULTS: dict[str, Any] = {
     "oom_rank": 0,
     "base": "incident",  # stubborn: what it otherwise behaves like
     "load_barrier_s": 480.0,
-    "crash_wait_s": 5.0,  # SIGQUIT while serving: dumps before the tree is killed
-    "coredump_wait_s": 60.0,  # the detokenizer died alone
+    "crash_wait_s": 5.0,  # SIGQUIT while serving: before the dumps
+    "coredump_wait_s": 60.0,  # SIGQUIT while serving, with a living scheduler: after the dumps
+    "watchdog_wait_s": 5.0,  # a watchdog's line to its SIGQUIT
+    "ready_poll_s": 5.0,  # start: how often main looks for dead schedulers
+    "warmup_poll_s": 1.0,  # the server waits this long before it asks itself
     "port_wait_s": 120.0,  # port held by a stranger: warm-up tries
+    "dist_timeout_s": 1800.0,  # several nodes: how long they look for each other without --dist-timeout
     "health_timeout_s": 20.0,
 }
 

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import contextlib
 import threading
 import time
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from typing import Any, Optional
+from typing import Any
 
 from sglang.emulator import machine as machines
 from sglang.emulator.rank import SRT, Rank
@@ -25,6 +24,12 @@ PREFILL = [
 ]
 
 
+def tell(target: Connection, message: Any) -> None:
+    """Send; what a dead process would get is dropped, as by the real sockets."""
+    with contextlib.suppress(OSError):
+        target.send(message)
+
+
 @dataclass
 class Request:
     """One generation in the scheduler."""
@@ -32,6 +37,7 @@ class Request:
     rid: str
     prompt: int
     max_new: int
+    cached: int = 0
     prefilled: int = 0
     produced: int = 0
     carry: float = 0.0
@@ -48,8 +54,8 @@ class Lead:
     totals: dict[str, int] = field(default_factory=lambda: {"prefill_compute": 0, "prefill_cache": 0, "decode": 0})
     first: bool = True
     busy: bool = False
-    forward_since: Optional[float] = None
     steps: int = 0
+    prefill_at: float = field(default_factory=time.monotonic)
     window: float = field(default_factory=time.monotonic)
     window_tokens: int = 0
     throughput: float = 0.0
@@ -75,38 +81,47 @@ class Lead:
         state = self.state()
         if state != self.sent and self.me.links.control:
             self.sent = state
-            self.me.links.control.send({"kind": "stats", "stats": state})
+            tell(self.me.links.control, {"kind": "stats", "stats": state})
 
     def handle(self, message: dict[str, Any]) -> None:
         """One message of main."""
         kind = message["kind"]
         if kind == "generate":
-            request = Request(message["rid"], message["prompt"], message["max_new"])
-            request.max_new = max(1, min(request.max_new, self.me.capacity - request.prompt))
+            request = Request(message["rid"], message["prompt"], message["max_new"], message["cached"], message["cached"])
+            request.max_new = min(request.max_new, self.me.capacity - request.prompt)
             self.waiting.append(request)
         elif kind == "abort":
             self.waiting = [request for request in self.waiting if request.rid != message["rid"]]
             self.running = [request for request in self.running if request.rid != message["rid"]]
             self.held = [other for other in self.held if other["rid"] != message["rid"]]
+            if self.me.links.control:
+                tell(self.me.links.control, {"kind": "aborted", "rid": message["rid"]})
         elif kind == "state" and self.me.links.control:
-            self.me.links.control.send({"kind": "state", "id": message["id"], "state": self.state()})
+            tell(self.me.links.control, {"kind": "state", "id": message["id"], "state": self.state()})
+        elif kind == "freeze_gc":
+            pass
         elif kind == "shutdown":
             for peer in self.me.links.peers:
                 peer.send("shutdown")
             raise SystemExit(0)
 
-    def forward(self, seconds: float) -> None:
-        """One step of all ranks, ``seconds`` long. A stopped or dead rank holds everybody."""
-        self.forward_since = time.monotonic()
+    def together(self, what: str) -> None:
+        """Have all ranks do ``what`` and wait for them: a stopped or dead rank holds everybody."""
         try:
             for peer in self.me.links.peers:
-                peer.send("step")
+                peer.send(what)
             for peer in self.me.links.peers:
                 peer.recv()
         except (EOFError, OSError):
             raise self.me.peer_gone() from None
+
+    def forward(self, seconds: float) -> None:
+        """One step of all ranks, ``seconds`` long."""
+        progress = self.me.progress
+        progress.running = True
+        self.together("step")
         time.sleep(seconds)
-        self.forward_since = None
+        progress.steps += 1
 
     def admit(self) -> None:
         """Prefill the first waiting request that fits, one chunk at a time."""
@@ -122,18 +137,24 @@ class Lead:
         chunk = min(request.prompt - request.prefilled, max(self.me.args["chunked_prefill_size"], 1))
         if self.me.args["chunked_prefill_size"] < 0:
             chunk = request.prompt - request.prefilled
+        now = time.monotonic()
+        pace, self.prefill_at = chunk / max(now - self.prefill_at, 1e-3), now
+        cached = request.cached if request.prefilled == request.cached else 0
         self.me.log.info(
-            "Prefill batch, #new-seq: 1, #new-token: %d, #cached-token: 0, token usage: %.2f, #running-req: %d, #queue-req: %d, "
-            % (chunk, self.used() / self.me.capacity, len(self.running), len(self.waiting) - 1)
-        )
+            "Prefill batch, #new-seq: 1, #new-token: %d, #cached-token: %d, token usage: %.2f, #running-req: %d, #queue-req: %d, "
+            "#pending-token: %d, %s: False, input throughput (token/s): %.2f"
+            % (chunk, cached, self.used() / self.me.capacity, len(self.running), len(self.waiting) - 1,
+               request.prompt - request.prefilled - chunk, self.me.device.graph_name, pace)
+        )  # fmt: skip
         self.forward(chunk / self.me.scenario.get("prefill_tokens_per_s") + (self.me.scenario.get("warmup_s") if self.first else 0))
         self.first = False
         request.prefilled += chunk
         self.totals["prefill_compute"] += chunk
+        self.totals["prefill_cache"] += cached
         if request.prefilled >= request.prompt:
             self.waiting.pop(0)
             self.running.append(request)
-            self.emit([(request, 1)])
+            self.emit([(request, min(1, request.max_new))])
 
     def sm(self) -> int:
         """Major compute capability of the machine."""
@@ -165,7 +186,7 @@ class Lead:
             self.totals["decode"] += count
             self.window_tokens += count
         if items and self.me.links.detokenizer:
-            self.me.links.detokenizer.send(items)
+            tell(self.me.links.detokenizer, items)
             self.steps += max(count for _, count in batch)
         self.report()
         self.running = [request for request in self.running if request.produced < request.max_new]
@@ -176,49 +197,34 @@ class Lead:
             return
         now = time.monotonic()
         self.throughput = self.window_tokens / max(now - self.window, 1e-3)
-        graph = self.me.args["cuda_graph_backend_decode"] != "disabled"
+        graph = self.me.args["cuda_graph_config"]["decode"]["backend"] != "disabled"
         self.me.log.info(
-            "Decode batch, #running-req: %d, #token: %d, token usage: %.2f, cuda graph: %s, "
-            "gen throughput (token/s): %.2f, #queue-req: %d, "
-            % (len(self.running), self.used(), self.used() / self.me.capacity, graph, self.throughput, len(self.waiting))
-        )
+            "Decode batch, #running-req: %d, #token: %d, token usage: %.2f, %s: %s, gen throughput (token/s): %.2f, #queue-req: %d"
+            % (len(self.running), self.used(), self.used() / self.me.capacity, self.me.device.graph_name, graph, self.throughput,
+               len(self.waiting))
+        )  # fmt: skip
         self.steps, self.window, self.window_tokens = 0, now, 0
 
     def set_busy(self, busy: bool) -> None:
         """Tell all GPUs when work starts and ends."""
         if busy != self.busy:
             self.busy = busy
-            set_load(self.me, busy)
+            self.me.device.work(busy)
             for peer in self.me.links.peers:
                 peer.send("busy" if busy else "idle")
 
 
-def set_load(me: Rank, busy: bool) -> None:
-    """GPU utilisation and power while decoding or idle."""
-    me.gpu.set(me.free - me.available, 97 if busy else 0, 340.0 if busy else 88.0)
-
-
-def watchdog(lead: Lead, timeout: float) -> None:
-    """SIGQUIT to main when one forward step takes longer than ``timeout`` seconds."""
-    while True:
-        time.sleep(timeout / 2)
-        since = lead.forward_since
-        if since is not None and time.monotonic() - since > timeout:
-            lead.me.log.error("Scheduler watchdog timeout (self.watchdog_timeout=%s, self.soft=False)" % timeout)
-            time.sleep(lead.me.scenario.get("crash_wait_s"))
-            os.kill(os.getppid(), signal.SIGQUIT)
-            return
-
-
 def receive(state: Lead, control: Connection, frozen: bool, timeout: float) -> bool:
     """Take what main sent; False when main is gone. While frozen, requests are accepted and kept."""
-    for source in wait([control, *state.me.links.peers], timeout):
+    for source in wait([control, *state.me.links.peers], timeout):  # type: ignore[list-item]
         try:
             message: Any = source.recv()  # type: ignore[union-attr,call-arg]
         except (EOFError, OSError):
             if source is control:
                 return False
             raise state.me.peer_gone() from None
+        # rank 0 hands every message to the others before it acts on it
+        state.together("look")
         if frozen and message["kind"] == "generate":
             state.held.append(message)
         else:
@@ -231,18 +237,16 @@ def lead(me: Rank) -> None:
     state = Lead(me)
     control, beat, last_work = me.links.control, 0.0, 0.0
     assert control is not None
-    if me.args["watchdog_timeout"]:
-        threading.Thread(target=watchdog, args=(state, float(me.args["watchdog_timeout"])), daemon=True).start()
     while True:
         frozen = me.fault() == "freeze"
         busy = not frozen and bool(state.waiting or state.running)
-        if not receive(state, control, frozen, 0 if busy else me.scenario.get("poll_s")):
+        if not receive(state, control, frozen, 0 if busy or me.scenario.get("idle_poll") else me.scenario.get("poll_s")):
             return
         if frozen:
             # replies other than tokens keep coming, and count as life for /health
             if time.monotonic() - beat > 1:
                 beat = time.monotonic()
-                control.send({"kind": "load"})
+                tell(control, {"kind": "load"})
             continue
         for message in state.held:
             state.handle(message)
@@ -252,6 +256,7 @@ def lead(me: Rank) -> None:
             state.admit()
             if state.running:
                 state.decode()
+            me.progress.running = bool(state.running)
             last_work = time.monotonic()
         elif time.monotonic() - last_work > 1:
             state.set_busy(False)
@@ -266,10 +271,12 @@ def follow(me: Rank) -> None:
             was_orphan = me.orphan()
             me.follow_parent()
         try:
-            if not source.poll(1.0):
+            if not source.poll(0.0 if me.scenario.get("idle_poll") else 1.0):
                 continue
             message = source.recv()
-            if message == "step":
+            if message in ("step", "look"):
+                me.progress.running = message == "step"
+                me.progress.steps += me.progress.running
                 source.send("done")
         except (EOFError, OSError):
             while me.orphan():
@@ -278,4 +285,5 @@ def follow(me: Rank) -> None:
         if message == "shutdown":
             return
         if message in ("busy", "idle"):
-            set_load(me, message == "busy")
+            me.progress.running = False
+            me.device.work(message == "busy")
