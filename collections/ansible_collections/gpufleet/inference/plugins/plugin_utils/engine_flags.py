@@ -180,8 +180,15 @@ def _problems(flag: Flag, values: list[str], version: str) -> Iterator[str]:
         except ValueError:
             yield f"needs {_KINDS[flag.kind]}, found {value!r}"
             continue
+        low, high = _data()["limits"].get(flag.name, (0, None))
+        if isinstance(typed, (int, float)) and not ((low is None or typed >= low) and (high is None or typed <= high)):
+            yield f"expected {_span(low, high)}, found {value}"
         if flag.values and typed not in flag.values:
             yield f"{value!r} is not accepted by SGLang {version}; accepted are {', '.join(map(str, flag.values))}"
+
+
+def _span(low: int | None, high: int | None) -> str:
+    return f"a number from {low} to {high}" if high is not None else f"{low} or more"
 
 
 _KINDS = {"int": "a whole number", "float": "a number", "json": "JSON", "str": "text"}

@@ -47,6 +47,17 @@ def test_the_floor():
         (["--enable-metrics", "yes"], "0.5.23", "--enable-metrics: takes no value, found 'yes'"),
         (["stray", "--tp-size", "8"], "0.5.23", "'stray' belongs to no flag"),
         (["--log-requests-level", "9"], "0.5.23", "'9' is not accepted"),
+        # from here on what the engine's own parser takes
+        (["--page-size", "-16"], "0.5.23", "--page-size: expected 1 or more, found -16"),
+        (["--hicache-size", "-1"], "0.5.9", "--hicache-size: expected 0 or more, found -1"),
+        (["--chunked-prefill-size", "-2"], "0.5.23", "--chunked-prefill-size: expected -1 or more, found -2"),
+        (["--nccl-port", "99999"], "0.5.23", "--nccl-port: expected a number from 1 to 65535, found 99999"),
+        (["--grpc-port=0"], "0.5.23", "--grpc-port: expected a number from 1 to 65535, found 0"),
+        (["--cuda-graph-bs-decode", "1", "0"], "0.5.23", "--cuda-graph-bs-decode: expected 1 or more, found 0"),
+        (["--schedule-conservativeness", "-0.5"], "0.5.23", "--schedule-conservativeness: expected 0 or more, found -0.5"),
+        (["--schedule-conservativeness", "nan"], "0.5.23", "--schedule-conservativeness: expected 0 or more, found nan"),
+        (["--nnodes", "0"], "0.5.23", "--nnodes: expected 1 or more, found 0"),
+        (["--log-level", "INFO"], "0.5.23", "'INFO' is not accepted"),
     ],
 )
 def test_what_the_release_would_refuse(argv, version, message):
@@ -63,6 +74,10 @@ def test_what_the_release_would_refuse(argv, version, message):
         (["--tensor-parallel-size=8"], "0.5.23"),
         (["--bucket-time-to-first-token", "0.1", "1", "5"], "0.5.23"),
         (["--log-requests-level", "2"], "0.5.23"),
+        (["--chunked-prefill-size", "-1"], "0.5.9"),
+        (["--random-seed", "-7", "--default-priority-value", "-1"], "0.5.23"),
+        (["--nccl-port", "65535"], "0.5.23"),
+        (["--log-level-http", "trace"], "0.5.23"),
         ([], "0.5.23"),
     ],
 )
@@ -86,3 +101,10 @@ def test_parse_reads_a_command_as_argparse_does():
     ]
     assert engine_flags.parse(argv, "0.5.23") == {"model-path": "/m", "tp-size": 8, "context-length": 4096, "trust-remote-code": True}
     assert engine_flags.known("--tp-size", "0.5.9") == engine_flags.known("--tensor-parallel-size", "0.5.9")
+
+
+def test_every_limit_is_of_a_flag_that_takes_numbers():
+    for name, (low, high) in engine_flags._data()["limits"].items():
+        flags = [flag for release in engine_flags._data()["releases"] if (flag := engine_flags.known(name, release))]
+        assert flags and all(flag.kind in ("int", "float") for flag in flags), name
+        assert low is None or high is None or low < high, name
