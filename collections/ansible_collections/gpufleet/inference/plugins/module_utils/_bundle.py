@@ -37,9 +37,11 @@ def write(state_dir: str, snapshot: Mapping[str, Any], texts: Mapping[str, str],
     for name, content in texts.items():
         if content:
             _file(path, name, _redact.text(content, known))
-    log = log_text(snapshot["log"].get("path"), snapshot["log"].get("start_offset"))
-    if log:
-        _file(path, "server.log", _redact.text(log, known))
+    rotated = snapshot["log"].get("rotated") or {}
+    for logged, begin in ((rotated.get("path"), rotated.get("begin")), (snapshot["log"].get("path"), snapshot["log"].get("start_offset"))):
+        log = log_text(logged, begin)
+        if log:
+            _file(path, "server.log.1" if logged == rotated.get("path") else "server.log", _redact.text(log, known))
     for old in sorted(os.listdir(parent))[:-KEEP]:
         shutil.rmtree(os.path.join(parent, old), ignore_errors=True)
     return path

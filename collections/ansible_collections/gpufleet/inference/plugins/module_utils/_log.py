@@ -213,6 +213,9 @@ def collect(
     with open(path, "rb") as file:
         begin = start_offset(file, info.st_size, started)
         lines = _lines(file, begin, info.st_size)
+    rotated = None if begin or any(_ARGS in line for line in lines) else _rotated(path, started)
+    if rotated:
+        lines = excerpt(**rotated) + lines
     bars = [found for line in lines if "%" in line and (found := parse_bar(line))]
     last_time = next((moment for line in reversed(lines) if (moment := line_time(line)[0]) is not None), None)
     arguments = next((line for line in lines if _ARGS in line), None)
@@ -225,6 +228,7 @@ def collect(
             "read_at": round(now, 2),
             "silent_s": round(max(0.0, now - info.st_mtime), 1),
             "start_offset": begin,
+            "rotated": rotated,
             "tail": [_quote(line, known) for line in lines[-_TAIL_LINES:]],
             "last_line": _quote(lines[-1], known) if lines else None,
             "last_time": last_time,
@@ -233,6 +237,23 @@ def collect(
         }
     )
     emit(_hits(lines, patterns, known))
+
+
+def _rotated(path: str, started: Optional[float]) -> Optional[dict[str, Any]]:
+    """Where the start of the incarnation lies when the log was rotated since: in the file before this one, else null."""
+    before = f"{path}.1"
+    try:
+        info = os.stat(before)
+        if not stat.S_ISREG(info.st_mode) or (started is not None and info.st_mtime < started - _SLACK_S):
+            return None
+        with open(before, "rb") as file:
+            begin = start_offset(file, info.st_size, started)
+            file.seek(begin)
+            if started is None and not _BEGIN.search(file.read(_PROBE_BYTES)):
+                return None
+    except OSError:
+        return None
+    return {"path": before, "begin": begin} if begin < info.st_size else None
 
 
 def excerpt(path: str, begin: int) -> list[str]:

@@ -12,16 +12,11 @@ import os
 import re
 import signal
 import socket
-import time
 import xmlrpc.client
 from typing import Any, Optional
 
-from ansible_collections.gpufleet.inference.plugins.module_utils import _bounded
+from ansible_collections.gpufleet.inference.plugins.module_utils import _bounded, _exits, _systemd
 
-_UNIT_PROPERTIES = (
-    "LoadState,ActiveState,SubState,Result,MainPID,ExecMainCode,ExecMainStatus,ExecMainStartTimestampMonotonic,"
-    "ExecMainExitTimestampMonotonic,ControlGroup,NRestarts"
-)
 _SUPERVISOR_EXIT = re.compile(r"exited: (\S+) \((?:exit status (\d+)|terminated by (SIG\w+))")
 _SUPERVISOR_STATES = {
     "RUNNING": ("running", "running"),
@@ -78,20 +73,31 @@ def supervisor(conf: str) -> Any:
     return xmlrpc.client.ServerProxy("http://localhost/RPC2", transport=_UnixTransport(path, headers), allow_none=True).supervisor
 
 
-def collect(manager: Optional[str], name: Optional[str], conf: Optional[str], timeout: float = 5.0) -> dict[str, Any]:
-    """The snapshot's ``service``; ``started`` and ``log_path`` come along where the manager knows them."""
+def collect(
+    manager: Optional[str], name: Optional[str], conf: Optional[str], timeout: float = 5.0, state_dir: Optional[str] = None
+) -> dict[str, Any]:
+    """The snapshot's ``service``; ``started`` and ``log_path`` come along where the manager knows them.
+
+    :arg state_dir: where the ends of the server are kept, for what systemd has forgotten.
+    """
     if manager == "supervisor" and conf and name:
         program, path = name, conf
         return _answer(_bounded.call(lambda emit: emit(_supervisor_info(path, program)), timeout))
     if manager == "systemd" and name:
-        unit = name if "." in name else f"{name}.service"
-        outcome = _bounded.run(["systemctl", "show", unit, f"--property={_UNIT_PROPERTIES}"], timeout)
+        unit = _systemd.unit_name(name)
+        outcome = _systemd.show(unit, timeout)
         if outcome.status == "ok" and outcome.returncode == 0:
-            outcome.values = parse_unit(outcome.text)
+            kept = _bounded.call(lambda emit: emit(_kept_exit(state_dir, unit)), 2.0).values if state_dir else {}
+            outcome.values = {**_systemd.parse_unit(outcome.text, kept.get("last_exit")), **kept}
         elif outcome.error is None and outcome.status == "ok":
             outcome.error = outcome.text.strip()[:200] or f"systemctl exited with {outcome.returncode}"
         return _answer(outcome)
     return {**_empty(), "status": "absent", "reason": "no service manager is known"}
+
+
+def _kept_exit(state_dir: str, unit: str) -> dict[str, Any]:
+    found = _exits.newest(state_dir, unit)
+    return {"last_exit": found, "last_exit_text": _exits.content(found["path"])} if found else {}
 
 
 def _answer(outcome: _bounded.Outcome) -> dict[str, Any]:
@@ -153,40 +159,6 @@ def parse_exit(log: str, name: str) -> dict[str, Any]:
         if program == name.rpartition(":")[2]:
             result = {"exit_code": int(code) if code else None, "exit_signal": _signal_number(signal_name)}
     return result
-
-
-def parse_unit(text: str) -> dict[str, Any]:
-    """Translate ``systemctl show``; monotonic microseconds become epoch seconds."""
-    fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    active = fields.get("ActiveState")
-    if fields.get("LoadState") in ("not-found", "masked") and active != "active":
-        return {"state": "absent"}
-    pid = int(fields.get("MainPID") or 0)
-    state = {"active": "running", "activating": "starting", "reloading": "running", "deactivating": "running", "failed": "failed"}.get(
-        active or "", "stopped"
-    )
-    if state == "stopped" and fields.get("Result") not in ("success", None, ""):
-        state = "failed"
-    killed = fields.get("ExecMainCode") in ("2", "3")  # CLD_KILLED, CLD_DUMPED
-    ended = state in ("failed", "stopped") and fields.get("ExecMainCode", "0") != "0"
-    code = int(fields.get("ExecMainStatus") or 0)
-    started = _epoch(fields.get("ExecMainStartTimestampMonotonic"))
-    return {
-        "state": state,
-        "desired": "stopped" if state == "stopped" or active == "deactivating" else "running",
-        "main_pid": pid or None,
-        "exit_code": code if ended and not killed else None,
-        "exit_signal": code if ended and killed else None,
-        "since": _epoch(fields.get("ExecMainExitTimestampMonotonic")) if ended else started,
-        "started": started,
-        "cgroup": fields.get("ControlGroup") or None,
-        "restarts": int(fields.get("NRestarts") or 0),
-    }
-
-
-def _epoch(microseconds: Optional[str]) -> Optional[float]:
-    value = int(microseconds or 0)
-    return round(time.time() - time.clock_gettime(time.CLOCK_MONOTONIC) + value / 1e6, 2) if value else None
 
 
 def _signal_number(name: str) -> Optional[int]:

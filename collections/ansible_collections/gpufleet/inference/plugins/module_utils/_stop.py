@@ -11,7 +11,17 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
-from ansible_collections.gpufleet.inference.plugins.module_utils import _bounded, _locate, _port, _proc, _processes, _redact, _service
+from ansible_collections.gpufleet.inference.plugins.module_utils import (
+    _bounded,
+    _locate,
+    _port,
+    _proc,
+    _processes,
+    _redact,
+    _service,
+    _systemd,
+    _unit,
+)
 
 _CHILDREN_S = 3.0  # children follow their main process within a second
 _POLL_S = 0.1
@@ -67,20 +77,22 @@ class Stop:
 
     def __init__(self, located: _locate.Located, dry: bool) -> None:
         self._located = located
+        self._unit = _unit.Unit(located)
         self._dry = dry
         self.signals: list[dict[str, Any]] = []
 
     def run(self, term_timeout: float, kill_timeout: float) -> dict[str, Any]:
         """TERM to the main process, then KILL to what is left of it.
 
-        :returns: ``changed``, ``signals``, ``survivors`` and ``foreign`` (who else listens on the port).
+        :returns: ``changed``, ``signals``, ``survivors``, ``foreign`` (who else listens on the port) and ``reset`` (a failed unit
+            counts as stopped now).
         """
         main = self._located.found["main"]
         members: Members = self._located.found["members"]
         if self._dry:
             for pid in self._order(members, main):
                 self._note(pid, members[pid], signal.SIGTERM if pid == main else signal.SIGKILL, "check mode")
-            return self._result(members, {})
+            return self._result(members, {}, not members and self._unit.settle(dry=True))
         if main is not None:
             self._terminate(main, members)
             if wait_gone({main: members[main]}, term_timeout):
@@ -88,15 +100,21 @@ class Stop:
             wait_gone(members, _CHILDREN_S)
         elif self._located.service["desired"] == "running":
             self._ask_manager()
-        members = {**members, **self._located.again()["members"]}
+        self._unit.wait()
+        members = self._unit.without_helpers({**members, **self._located.again()["members"]})
         left = wait_gone(members, 0.0)
         self._kill(self._order(left, main), left)
-        return self._result(members, wait_gone({**left, **self._located.again()["members"]}, kill_timeout if left else 0.0))
+        if left:
+            left = wait_gone({**left, **self._located.again()["members"]}, kill_timeout)
+            self._unit.wait()
+        return self._result(members, left, not left and self._unit.settle())
 
     def _terminate(self, main: int, members: Members) -> None:
         # The manager has to know that this end is wanted, or it starts the server again.
-        by_manager = self._located.service["main_pid"] == main and self._ask_manager()
-        if by_manager:
+        service = self._located.service
+        waits = service["main_pid"] is None and service["desired"] == "running"
+        asked = (service["main_pid"] == main or waits) and self._ask_manager()
+        if asked and not waits:
             self._note(main, members[main], signal.SIGTERM, str(self._located.options["service_manager"]))
         elif send(main, members[main]["start"], signal.SIGTERM):
             self._note(main, members[main], signal.SIGTERM, "pidfd")
@@ -107,8 +125,7 @@ class Stop:
         if manager == "supervisor" and conf and name:
             return _bounded.call(lambda emit: emit({"asked": _service.supervisor(conf).stopProcess(name, False)}), 10.0).reason() is None
         if manager == "systemd" and name:
-            outcome = _bounded.run(["systemctl", "stop", "--no-block", name], 10.0)
-            return outcome.reason() is None and outcome.returncode == 0
+            return _systemd.stop(_systemd.unit_name(name))
         return False
 
     def _kill(self, pids: Iterable[int], members: Mapping[int, dict[str, Any]]) -> None:
@@ -125,7 +142,7 @@ class Stop:
         title = " ".join(_redact.argv(member["arguments"]))[:200]
         self.signals.append({"pid": pid, "title": title, "signal": number.name[3:], "at": round(time.time(), 3), "via": via})
 
-    def _result(self, members: Members, left: Members) -> dict[str, Any]:
+    def _result(self, members: Members, left: Members, reset: bool = False) -> dict[str, Any]:
         survivors = []
         for pid, member in left.items():
             stat = _proc.stat(pid)
@@ -139,4 +156,5 @@ class Stop:
             foreign.append(
                 {"pid": port["owner_pid"], "comm": stat.comm if stat else None, "holds": f"port {self._located.options['port']}"}
             )
-        return {"changed": bool(self.signals), "signals": self.signals, "survivors": survivors, "foreign": foreign}
+        changed = bool(self.signals) or reset
+        return {"changed": changed, "signals": self.signals, "survivors": survivors, "foreign": foreign, "reset": reset}

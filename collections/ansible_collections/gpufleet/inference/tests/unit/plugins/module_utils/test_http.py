@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -77,6 +78,55 @@ def test_silence_and_dripping_end_at_the_limit(serve):
     assert time.monotonic() - began < 1.5
 
 
+def chunk(text, **more):
+    return {"choices": [{"index": 0, "delta": {"reasoning_content": None, "content": text}, "finish_reason": None}], **more}
+
+
+def stream(*events, pause=0.0):
+    """A streamed answer in the engine's form; ``pause`` seconds before its last event."""
+
+    def answer(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        handler.end_headers()
+        for number, event in enumerate(events):
+            time.sleep(pause if number == len(events) - 1 else 0)
+            handler.wfile.write(b"data: " + (event if isinstance(event, bytes) else json.dumps(event).encode()) + b"\n\n")
+            handler.wfile.flush()
+
+    return answer
+
+
+def streamed(door, timeout=5.0):
+    return _httpgen.generate("127.0.0.1", door.server_port, "m", "hi", 4, timeout, stream=True)
+
+
+def test_a_streamed_generation_counts_tokens(serve):
+    usage = {"choices": [], "usage": {"prompt_tokens": 16, "total_tokens": 20, "completion_tokens": 4}}
+    door = serve({"/v1/chat/completions": stream(chunk(""), chunk("ate"), chunk(" model"), usage, b"[DONE]")})
+    answer = streamed(door)
+    assert (answer["result"], answer["tokens"], answer["prompt_tokens"]) == ("ok", 4, 16)
+    assert door.seen[0][2]["stream_options"] == {"include_usage": True}
+
+
+def test_tokens_that_came_before_the_limit_are_counted(serve):
+    """Seen on the real engine on a full machine: the first token came after 8 s, the fourth after 12 s."""
+    door = serve({"/v1/chat/completions": stream(chunk(""), chunk("ate"), chunk(" model"), chunk("L"), pause=3)})
+    answer = streamed(door, 1.0)
+    assert (answer["result"], answer["tokens"]) == ("timeout", 2)
+
+
+def test_a_stream_that_only_says_what_went_wrong(serve):
+    door = serve({"/v1/chat/completions": stream({"error": {"message": "out of memory"}}, b"[DONE]")})
+    answer = streamed(door)
+    assert answer["result"] == "error" and "out of memory" in answer["error"]
+
+
+def test_a_server_that_does_not_stream_is_understood(serve):
+    answer = streamed(serve({"/v1/chat/completions": chat()}))
+    assert (answer["result"], answer["tokens"], answer["prompt_tokens"]) == ("ok", 4, 9)
+
+
 def test_nobody_listens(free_port):
     assert _http.health("127.0.0.1", free_port(), 2)["result"] == "refused"
 
@@ -98,6 +148,7 @@ def test_pages(serve):
 def test_metrics_are_summed():
     assert _http.parse_metrics(METRICS) == {
         "realtime_tokens_total": 150.0, "num_running_reqs": 2.0, "num_queue_reqs": 0.0, "http_requests_active": None,
+        "decode_tokens_total": 100.0,
     }  # fmt: skip
 
 
@@ -108,11 +159,12 @@ def test_local_addresses():
 def test_a_frozen_server_is_asked_for_health_only_after_the_generation(serve):
     door = serve({"/v1/chat/completions": lambda handler: time.sleep(3), "/health": (200, ""), "/metrics": (200, METRICS)})
     first = _bounded.call(lambda emit: _probes.first("127.0.0.1", door.server_port, 0.2, 0.5, "m", None, True, emit), 10)
-    after = _bounded.call(lambda emit: _probes.after_failure("127.0.0.1", door.server_port, None, 5.0, emit), 10)
+    counted = first.values["metrics"]["first"]
+    after = _bounded.call(lambda emit: _probes.after_failure("127.0.0.1", door.server_port, None, 5.0, counted, emit), 10)
     part = _probes.combine([first, after], True)
     assert (part["generate"]["result"], part["health"]["result"], part["metrics"]["tokens_delta"]) == ("timeout", "ok", 0)
     order = [path for _verb, path, _body, _at in door.seen]
-    assert order == ["/metrics", "/v1/chat/completions", "/metrics", "/health", "/v1/models", "/server_info"]
+    assert order == ["/metrics", "/v1/chat/completions", "/metrics", "/health", "/metrics", "/v1/models", "/server_info"]
 
 
 def test_a_killed_probe_is_a_timeout(serve):

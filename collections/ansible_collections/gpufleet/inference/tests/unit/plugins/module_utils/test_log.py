@@ -174,3 +174,46 @@ def test_the_servers_own_time_zone_counts(tmp_path):
     )
     outcome = _bounded.call(lambda emit: _log.collect(str(log), start, time.time(), PATTERNS, emit, zone="XXX8"), 5)
     assert outcome.values["hits"]["begin"]["count"] == 1 and outcome.values["last_time"] == start + 5
+
+
+def rotate(log):
+    """What logrotate's copytruncate does."""
+    log.with_name("log.1").write_bytes(log.read_bytes())
+    os.truncate(log, 0)
+
+
+def test_a_start_that_was_rotated_away_is_read_in_the_file_before(tmp_path):
+    start = int(time.time()) - 100
+    log = tmp_path / "log"
+    old = [f"[{stamp(start - 60)} TP0] CUDA out of memory"]
+    new = [f"[{stamp(start + 8)}] server_args={{'port': 7}}", f"[{stamp(start + 9)} TP0] Load weight begin."]
+    log.write_text("\n".join([*old, *new]) + "\n")
+    rotate(log)
+    seen = collect(log, start, PATTERNS)
+    assert (seen["size"], seen["start_offset"], seen["last_line"]) == (0, 0, new[-1])
+    assert "oom" not in seen["hits"] and seen["hits"]["begin"]["count"] == 1 and seen["server_args"]["port"] == 7
+    with open(log, "a") as file:
+        file.write(f"[{stamp(start + 50)} TP0] Load weight begin again.\n")
+    seen = collect(log, start, PATTERNS)
+    assert seen["hits"]["begin"]["count"] == 2 and seen["last_line"].endswith("again.") and seen["server_args"]["port"] == 7
+    assert seen["rotated"] == {"path": f"{log}.1", "begin": len(old[0]) + 1}
+    assert _log.excerpt(**seen["rotated"]) == new
+
+
+def test_a_run_that_began_after_the_rotation_does_not_get_the_file_before(tmp_path):
+    start = int(time.time()) - 100
+    log = tmp_path / "log"
+    log.write_text(f"[{stamp(start - 60)}] server_args={{'port': 6}}\n[{stamp(start - 50)} TP0] CUDA out of memory\n")
+    rotate(log)
+    log.write_text("Attention backend not specified.\n")
+    for changed in (start - 40, start + 1):
+        os.utime(f"{log}.1", (changed, changed))
+        seen = collect(log, start, PATTERNS)
+        assert (seen["rotated"], seen["hits"], seen["server_args"]) == (None, {}, None)
+    log.write_text(f"[{stamp(start + 1)}] server_args={{'port': 7}}\n")
+    assert collect(log, None)["rotated"] is None
+    log.write_text("Attention backend not specified.\n")
+    assert collect(log, None)["server_args"]["port"] == 6
+    (tmp_path / "log.1").unlink()
+    os.mkfifo(tmp_path / "log.1")
+    assert collect(log, start)["rotated"] is None

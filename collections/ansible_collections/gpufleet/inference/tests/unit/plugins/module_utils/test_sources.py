@@ -79,37 +79,6 @@ def test_the_kernels_own_buffer_or_a_reason():
     assert seen["status"] == "ok" or "/dev/kmsg" in seen["reason"]
 
 
-UNIT = """LoadState=loaded
-ActiveState=failed
-SubState=failed
-Result=signal
-MainPID=0
-ExecMainCode=2
-ExecMainStatus=9
-ExecMainStartTimestampMonotonic=1000000
-ExecMainExitTimestampMonotonic=2000000
-ControlGroup=
-NRestarts=3
-"""
-
-
-def test_systemd_unit():
-    killed = _service.parse_unit(UNIT)
-    assert (killed["state"], killed["desired"], killed["exit_signal"], killed["exit_code"], killed["restarts"]) == (
-        "failed",
-        "running",
-        9,
-        None,
-        3,
-    )
-    assert killed["since"] - killed["started"] == 1.0
-    running = _service.parse_unit(
-        UNIT.replace("=failed", "=active").replace("MainPID=0", "MainPID=12").replace("Result=signal", "Result=success")
-    )
-    assert (running["state"], running["main_pid"]) == ("running", 12)
-    assert _service.parse_unit("LoadState=not-found\nActiveState=inactive\n") == {"state": "absent"}
-
-
 def test_exit_in_supervisords_log():
     ends = ("other (exit status 2", "sglang (exit status 1", "sglang (terminated by SIGKILL")
     log = "".join(f"WARN exited: {end}; not expected)\n" for end in ends)
