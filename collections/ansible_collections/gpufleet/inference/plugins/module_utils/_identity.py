@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -33,6 +34,7 @@ class Server:
     service_manager: Optional[str]
     main_pid: Optional[int]
     unit_cgroup: Optional[str] = None
+    main_start: Optional[int] = None
 
 
 def is_launcher(arguments: Sequence[str]) -> bool:
@@ -117,28 +119,54 @@ def find(server: Server, known: Optional[Mapping[int, Sequence[str]]] = None, ti
         command line can not be read), ``reason`` (null if complete).
     """
     titles = {pid: list(arguments) for pid, arguments in (known or {}).items()}
+    values, blocked, problem = _scan(functools.partial(_find, server, titles), titles, timeout)
+    if values is None:
+        return {"main": None, "members": {}, "blocked": blocked, "reason": problem}
+    members = {int(pid): member for pid, member in values["members"].items()}
+    reason = "without root, whose the processes of other users are can not be told" if values["hidden"] else None
+    if blocked:
+        reason = f"reading the command line of {', '.join(map(str, blocked))} blocks"
+    return {"main": values["main"], "members": members, "blocked": blocked, "reason": reason}
+
+
+def launchers(timeout: float = 3.0) -> dict[str, Any]:
+    """Find the main process of every SGLang server that shares our process ids, whoever started it, in a bounded child.
+
+    :returns: ``servers`` (pid to {arguments, port, work_dir (null if closed to us), start, parent}) and ``reason`` (null if complete).
+    """
+    titles: dict[int, list[str]] = {}
+    values, blocked, problem = _scan(functools.partial(_launchers, titles), titles, timeout)
+    if values is None:
+        return {"servers": {}, "reason": problem}
+    reason = f"reading the command line of {', '.join(map(str, blocked))} blocks" if blocked else None
+    return {"servers": {int(pid): row for pid, row in values["servers"].items()}, "reason": reason}
+
+
+def _scan(
+    body: Callable[[Sequence[int], _bounded.Emit], None], titles: dict[int, list[str]], timeout: float
+) -> tuple[Optional[dict[str, Any]], list[int], Optional[str]]:
+    """Run ``body`` in a child, again without the command line on which it blocked.
+
+    :returns: what it emitted (null if it never came to its end), the processes whose command line blocks, and why there is nothing.
+    """
     blocked: list[int] = []
     for _attempt in range(_TRIES):
-        outcome = _bounded.call(lambda emit: _find(server, titles, blocked, emit), timeout)
+        outcome = _bounded.call(functools.partial(body, blocked), timeout)
         values = outcome.values
         if values.get("complete"):
-            members = {int(pid): member for pid, member in values["members"].items()}
-            reason = "without root, whose the processes of other users are can not be told" if values["hidden"] else None
-            if blocked:
-                reason = f"reading the command line of {', '.join(map(str, blocked))} blocks"
-            return {"main": values["main"], "members": members, "blocked": blocked, "reason": reason}
+            return values, blocked, None
         titles.update({int(key[4:]): value for key, value in values.items() if key.startswith("cmd:")})
         if outcome.status == "ok" or values.get("reading") is None:
-            return {"main": None, "members": {}, "blocked": blocked, "reason": outcome.reason() or "the process table can not be read"}
+            return None, blocked, outcome.reason() or "the process table can not be read"
         blocked.append(values["reading"])
         timeout = min(timeout, 1.0)
-    return {"main": None, "members": {}, "blocked": blocked, "reason": "reading command lines blocks"}
+    return None, blocked, "reading command lines blocks"
 
 
 def _find(server: Server, titles: dict[int, list[str]], blocked: Sequence[int], emit: _bounded.Emit) -> None:
     """Child body of :func:`find`."""
     scan = _Scan(server, titles, blocked, emit)
-    main = server.main_pid if server.main_pid in scan.stats else scan.discover()
+    main = server.main_pid if scan.is_main() else scan.discover()
     below = descendants(main, scan.parents) if main is not None else set()
     members = below | ({main} if main is not None else set())
     lost = {pid for pid in scan.stats if pid not in members and scan.is_ours(pid)}
@@ -148,6 +176,26 @@ def _find(server: Server, titles: dict[int, list[str]], blocked: Sequence[int], 
         for pid in sorted(members - {os.getpid(), os.getppid()})
     }
     emit({"complete": True, "main": main, "members": rows, "hidden": not rows and scan.hidden()})
+
+
+def _launchers(titles: dict[int, list[str]], blocked: Sequence[int], emit: _bounded.Emit) -> None:
+    """Child body of :func:`launchers`."""
+    scan = _Scan(Server(None, None, None, None), titles, blocked, emit)
+    rows: dict[int, dict[str, Any]] = {}
+    for pid, stat in scan.stats.items():
+        if stat.ppid == 2 or stat.state == "Z" or not _COMM.match(stat.comm) or not scan.same_space(pid):
+            continue
+        arguments = scan.arguments(pid)
+        if is_launcher(arguments):
+            work_dir = _proc.link(f"/proc/{pid}/cwd")
+            rows[pid] = {"arguments": arguments, "port": port_of(arguments), "work_dir": work_dir, "start": stat.start, "parent": stat.ppid}
+    for pid in list(rows):
+        above = scan.parents[pid]
+        while above not in rows and above in scan.parents:
+            above = scan.parents[above]
+        if pid in rows and above in rows:  # a copy that has not got its own title yet, or what a wrapper such as conda run started
+            rows.pop(pid if rows[above]["arguments"] == rows[pid]["arguments"] else above)
+    emit({"complete": True, "servers": {str(pid): row for pid, row in rows.items()}})
 
 
 class _Scan:
@@ -173,13 +221,23 @@ class _Scan:
     def here(self, pid: int) -> bool:
         """Whether a process runs in our server's directory, also in one that was removed since; a container's /root is not ours."""
         path = _proc.link(f"/proc/{pid}/cwd") if self._directory else None
-        if path is None or path not in (self._directory, f"{self._directory} (deleted)"):
-            return False
+        return path is not None and path in (self._directory, f"{self._directory} (deleted)") and self.same_space(pid)
+
+    def same_space(self, pid: int) -> bool:
+        """Whether a process shares our server's process ids, as far as that can be told."""
         return None in (self._space, space := _proc.link(f"/proc/{pid}/ns/pid")) or space == self._space
+
+    def is_main(self) -> bool:
+        """Whether the process that somebody calls the main one runs, and is the one that was meant."""
+        stat = self.stats.get(self._server.main_pid or 0)
+        return stat is not None and self._server.main_start in (None, stat.start)
 
     def closed(self, pid: int) -> bool:
         """Whether a process hides its directory from us: then its port alone has to do."""
-        return _proc.link(f"/proc/{pid}/cwd") is None and self.stats[pid].state != "Z"
+        if _proc.link(f"/proc/{pid}/cwd") is not None:
+            return False
+        now = _proc.stat(pid)  # one that ended meanwhile hides nothing
+        return now is not None and now.state not in "ZX" and now.start == self.stats[pid].start
 
     def hidden(self) -> bool:
         """Whether there are processes of SGLang that we can not tell to be ours or not: those of the user who owns our directory."""
@@ -196,7 +254,7 @@ class _Scan:
         """Whether a process outside the main process's tree belongs to it: unit's cgroup, or SGLang's in our directory."""
         if self.stats[pid].ppid in (0, 2):
             return False
-        if self._server.unit_cgroup and _in_cgroup(pid, self._server.unit_cgroup):
+        if self._server.unit_cgroup and in_cgroup(pid, self._server.unit_cgroup):
             return True
         return self.here(pid) and is_engine(self.arguments(pid)) and not self._of_another(pid)
 
@@ -230,7 +288,8 @@ class _Scan:
         return None
 
 
-def _in_cgroup(pid: int, unit_cgroup: str) -> bool:
+def in_cgroup(pid: int, unit_cgroup: str) -> bool:
+    """Whether a process lies in the cgroup of a unit, or below it."""
     lines = (_proc.text(f"/proc/{pid}/cgroup") or "").splitlines()
     paths = [line.rpartition(":")[2] for line in lines]
     return any(path == unit_cgroup or path.startswith(unit_cgroup + "/") for path in paths)

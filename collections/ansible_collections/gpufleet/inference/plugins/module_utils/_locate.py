@@ -34,8 +34,9 @@ class Located:
 def locate(options: Mapping[str, Any]) -> Located:
     """Read the manifest, ask the service manager, scan the process table."""
     state_dir = str(options["state_dir"])
-    manifest = _bounded.call(lambda emit: emit({"manifest": _records.read_all(state_dir)["manifest"]}), 5.0).values.get("manifest")
-    resolved = _target.resolve(options, _target.sound(manifest))
-    service = _service.collect(resolved["service_manager"], resolved["service_name"], resolved["supervisor_conf"])
+    records = _bounded.call(lambda emit: emit(_records.read_all(state_dir)), 5.0).values
+    resolved = _target.resolve(options, _target.sound(records.get("manifest")))
+    service = _service.collect(resolved["service_manager"], resolved["service_name"], resolved["supervisor_conf"], 5.0, state_dir)
+    resolved, service = _target.with_adopted(resolved, service, _target.adopted(records.get("adoption"), service))
     identity = _identity.Server(**_target.server(resolved, service))
     return Located(resolved, service, _identity.find(identity), identity)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpufleet.inference.plugins.module_utils import _gpus, _kernel, _records, _snapshot
+from ansible_collections.gpufleet.inference.plugins.module_utils import _gpus, _identity, _kernel, _records, _snapshot
 from ansible_collections.gpufleet.inference.plugins.modules import gather_diag
 
 SOURCES = ("records", "service", "target", "processes", "port", "http", "log", "kernel", "gpus", "syscalls", "system", "host")
@@ -20,7 +20,9 @@ GPU = "{0}, GPU-{0}, 00000000:0{0}:00.0, NVIDIA RTX PRO 6000 Blackwell Server Ed
 
 
 @pytest.fixture
-def diagnose(run_module, tmp_path, nvidia_smi):
+def diagnose(run_module, tmp_path, nvidia_smi, monkeypatch):
+    # Other servers of the machine that this runs on are no part of these tests.
+    monkeypatch.setattr(_identity, "launchers", lambda _timeout: {"servers": {}, "reason": None})
     kernel = tmp_path / "kernel.log"
     kernel.write_text("[ 5.0] NVRM: Xid (PCI:0000:01:00): 79\n")
     tool = nvidia_smi([GPU.format(0), GPU.format(1)])
@@ -167,13 +169,6 @@ def test_records_that_can_not_be_read_in_time_are_not_absent(diagnose, tmp_path,
     monkeypatch.setattr(_records, "read_all", lambda _directory: time.sleep(60))
     seen = diagnose(depth="quick", deadline=6)["snapshot"]["records"]
     assert seen["status"] == "unavailable" and all("no answer" in seen[name]["error"] for name in _records.NAMES)
-
-
-@pytest.fixture
-def warned(monkeypatch):
-    texts = []
-    monkeypatch.setattr(gather_diag.AnsibleModule, "warn", lambda _module, text, **_options: texts.append(text))
-    return texts
 
 
 def test_a_state_directory_that_hangs_costs_only_the_record(diagnose, monkeypatch, warned):

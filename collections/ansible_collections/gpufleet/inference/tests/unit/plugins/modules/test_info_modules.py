@@ -57,6 +57,23 @@ def test_no_driver(check):
     assert not result["ok"] and "No such file" in checks["gpu_count"]["message"] and checks["gpu_memory"]["ok"] is None
 
 
+def test_a_host_that_is_to_have_no_gpu(check, nvidia_smi):
+    result, checks = check(nvidia_smi="nosuch-smi", gpus_expected=0, gpu_memory_free_mib=1)
+    assert result["ok"] and (result["gpu_class"], result["gpu_model"]) == ("cpu", None)
+    assert list(checks) == ["gpu_count"] and checks["gpu_count"]["ok"] is True and "No such file" in checks["gpu_count"]["message"]
+
+    result, checks = check(nvidia_smi="false", gpus_expected=0)
+    assert result["ok"] and checks["gpu_count"]["ok"] is None
+
+    result, checks = check(nvidia_smi=nvidia_smi([GPU.format(0, NAME, 10)]), gpus_expected=0)
+    assert not result["ok"] and checks["gpu_count"]["message"] == "1 GPUs, gpus_expected is 0" and result["gpu_class"] == "sm120_pcie"
+
+
+def test_no_gpu_where_some_are_expected_is_no_cpu_host(check):
+    result, checks = check(nvidia_smi="nosuch-smi", gpus_expected=1)
+    assert not result["ok"] and checks["gpu_count"]["ok"] is False and result["gpu_class"] is None
+
+
 def test_a_port_whose_owner_can_not_be_seen():
     seen = {"listening": True, "ours": None, "owner_pid": None, "reason": None}
     assert _fitness.port_free(1, seen, None)["ok"] is False
