@@ -32,6 +32,8 @@ check ruff ruff check .
 check 'ruff format' ruff format --check .
 check mypy env MYPYPATH=collections mypy "$collection/plugins/module_utils" "$collection/plugins/plugin_utils"
 check 'mypy lab' mypy tests/lab/lab.py tests/lab/demo.py
+check 'mypy real engine' env MYPYPATH=collections:tests/lab mypy tests/real_engine/engine.py tests/real_engine/demo.py
+check 'mypy fleet' env MYPYPATH=collections:tests/lab:tests/fleet mypy tests/fleet/fleet.py
 check yamllint yamllint --strict .
 # Its syntax check has no inventory, which our ansible.cfg makes an error.
 check ansible-lint env ANSIBLE_INVENTORY_UNPARSED_FAILED=False ansible-lint --nocolor

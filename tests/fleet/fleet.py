@@ -28,7 +28,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "lab"))
 
 import image
-from engine import Engine, choose
+from containers import Engine, choose
 from lab import EMULATOR, MODEL, PIP, ROOT, build_wheel, die, host_names, run, say, write
 
 FLEET = Path(os.environ.get("GPUFLEET_FLEET_DIR") or ROOT / ".fleet").resolve()

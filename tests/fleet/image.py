@@ -18,7 +18,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine import Engine
+from containers import Engine
 from lab import die, run, say
 
 HERE = Path(__file__).resolve().parent / "image"

@@ -18,6 +18,12 @@ def gpu_count(devices: Sequence[Mapping[str, Any]], expected: int, reason: Optio
     return _check("gpu_count", ok, expected, len(devices), message)
 
 
+def gpu_absence(reason: Optional[str], installed: bool) -> dict[str, Any]:
+    """A host that is to have no GPU shows none. Where the tool is there and fails, it may have one all the same."""
+    message = "no GPU, as gpus_expected says" + (f" ({reason})" if reason else "")
+    return _check("gpu_count", None if reason and installed else True, 0, 0, message)
+
+
 def gpu_model(devices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """All GPUs are of one model, one that belongs to a known class."""
     models = sorted({str(device["name"]) for device in devices})

@@ -26,7 +26,9 @@ attributes:
     support: full
 options:
   gpus_expected:
-    description: Number of GPUs that the host should have.
+    description:
+      - Number of GPUs that the host should have.
+      - With V(0) on a host that shows none, the checks C(gpu_model) and C(gpu_memory) are left out.
     type: int
   gpu_memory_free_mib:
     description: Memory in MiB that has to be free on every GPU.
@@ -89,7 +91,9 @@ gpu_model:
   returned: always
   sample: NVIDIA RTX PRO 6000 Blackwell Server Edition
 gpu_class:
-  description: Class of the GPUs that the profiles are made for, V(sm120_pcie) or V(nvlink), null for another one.
+  description:
+    - Class of the GPUs that the profiles are made for, V(sm120_pcie) or V(nvlink), null for another one.
+    - V(cpu) on a host without a GPU where O(gpus_expected=0).
   type: str
   returned: always
   sample: sm120_pcie
@@ -100,6 +104,8 @@ compute_cap:
   sample: "12.0"
 """
 
+import shutil
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -113,11 +119,11 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
     gpus = _gpus.sample(options["nvidia_smi"], options["timeout"])
     devices = gpus["devices"]
     checks = []
-    if options["gpus_expected"] is not None:
-        checks.append(_fitness.gpu_count(devices, options["gpus_expected"], gpus["reason"]))
-    checks.append(_fitness.gpu_model(devices))
-    if options["gpu_memory_free_mib"] is not None:
-        checks.append(_fitness.gpu_memory(devices, options["gpu_memory_free_mib"], members))
+    without_gpus = options["gpus_expected"] == 0 and not devices
+    if without_gpus:
+        checks.append(_fitness.gpu_absence(gpus["reason"], shutil.which(options["nvidia_smi"]) is not None))
+    else:
+        checks.extend(_gpu_checks(options, gpus, members))
     if options["port"] is not None:
         port = _port.collect(options["port"], None, members)
         owner = _proc.stat(port["owner_pid"]) if port["owner_pid"] else None
@@ -130,9 +136,17 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
         "checks": checks,
         "ok": not any(check["ok"] is False for check in checks),
         "gpu_model": first["name"],
-        "gpu_class": _gpus.gpu_class(first["name"], first["compute_cap"]),
+        "gpu_class": "cpu" if without_gpus else _gpus.gpu_class(first["name"], first["compute_cap"]),
         "compute_cap": first["compute_cap"],
     }
+
+
+def _gpu_checks(options: dict[str, Any], gpus: dict[str, Any], members: Collection[int]) -> Iterator[dict[str, Any]]:
+    if options["gpus_expected"] is not None:
+        yield _fitness.gpu_count(gpus["devices"], options["gpus_expected"], gpus["reason"])
+    yield _fitness.gpu_model(gpus["devices"])
+    if options["gpu_memory_free_mib"] is not None:
+        yield _fitness.gpu_memory(gpus["devices"], options["gpu_memory_free_mib"], members)
 
 
 def main() -> None:

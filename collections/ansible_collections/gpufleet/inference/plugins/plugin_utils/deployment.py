@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,8 @@ from . import engine_flags, nccl
 from .profiles import DeploymentError, GpuClass, Profile, Profiles, load
 
 ENTRY_POINT = ["-m", "sglang.launch_server"]
+# What a server that somebody else started may be without: the engine has a choice of its own.
+_LEFT_TO_THE_ENGINE = ("context-length", "mem-fraction-static")
 _OPTIONAL = {"profile", "ladder", "gpu_class", "gpu_model", "gpus", "extra_flags", "extra_environment"}
 # Accepted by the engine's own parser and fatal only after the weights were loaded. 262144: the longest context of Kimi-K2.5.
 _RANGES = {"port": (1, 65535), "tp_size": (1, 64), "context_length": (1, 262144)}
@@ -21,7 +24,7 @@ ATTENTION_HEADS = 64  # Kimi-K2.5's text model
 
 
 def build(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns how to start a server: profile, gpu_class, ladder, command, environment, effective, description.
+    """Returns how to start a server: profile, gpu_class, ladder, command, arguments, environment, effective, description.
 
     V(settings): profile and ladder (null: the default of the GPU class), gpu_class, gpu_model, engine_version, python, model_path,
     served_model_name, host, port, tp_size, context_length, mem_fraction_static, extra_flags (null drops a flag), extra_environment.
@@ -32,6 +35,7 @@ def build(settings: Mapping[str, Any]) -> dict[str, Any]:
     version = str(wish["engine_version"])
     engine_flags.check_floor(version)
     gpu_class = _gpu_class(wish, data)
+    _check_gpus(wish, gpu_class)
     profile = data.profile(wish["profile"] or gpu_class.default)
     data.of_class([profile.name], gpu_class.name)
     _check_engine(profile, version)
@@ -39,7 +43,7 @@ def build(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     flags = _flags(wish, profile, data)
     words = list(_words(flags))
-    problems = [*engine_flags.check(words, version), *_refused(flags, gpu_class)]
+    problems = [*engine_flags.check(words, version), *_refused(flags, gpu_class), *_contradictions(flags)]
     environment = _environment(profile, wish["extra_environment"] or {})
     problems.extend(nccl.check(environment, gpu_class.name))
     if problems:
@@ -49,6 +53,7 @@ def build(settings: Mapping[str, Any]) -> dict[str, Any]:
         "gpu_class": gpu_class.name,
         "ladder": ladder,
         "command": [str(wish["python"]), *ENTRY_POINT, *words],
+        "arguments": words,
         "environment": environment,
         "effective": effective(words, environment, gpu_class.name, version, wish["gpu_model"]),
         "description": profile.purpose,
@@ -108,10 +113,10 @@ def _check_numbers(wish: Mapping[str, Any]) -> None:
     for name, (low, high) in _RANGES.items():
         if isinstance(wish[name], bool) or not isinstance(wish[name], int) or not low <= wish[name] <= high:
             raise DeploymentError(f"{name}: expected a whole number from {low} to {high}, found {wish[name]!r}")
+    if not is_address(str(wish["host"])):
+        raise DeploymentError(f"host: expected an address to bind such as 0.0.0.0, found {wish['host']!r}")
     if ATTENTION_HEADS % wish["tp_size"]:
         raise DeploymentError(f"tp_size: expected a divisor of the {ATTENTION_HEADS} attention heads, found {wish['tp_size']}")
-    if wish["gpus"] is not None and wish["tp_size"] > wish["gpus"]:
-        raise DeploymentError(f"tp_size: {wish['tp_size']} ranks need as many GPUs, this host is to have {wish['gpus']}")
     try:
         share = float(wish["mem_fraction_static"])
     except (TypeError, ValueError):
@@ -127,6 +132,15 @@ def _gpu_class(wish: Mapping[str, Any], data: Profiles) -> GpuClass:
         return data.gpu_class(data.profile(wish["profile"]).gpu_class)
     model = f" of {wish['gpu_model']!r}" if wish["gpu_model"] else ""
     raise DeploymentError(f"the GPU class{model} is not known and no profile is set; classes are {', '.join(sorted(data.gpu_classes))}")
+
+
+def _check_gpus(wish: Mapping[str, Any], gpu_class: GpuClass) -> None:
+    if wish["gpus"] is None:
+        return
+    if gpu_class.without_gpus and wish["gpus"] > 0:
+        raise DeploymentError(f"GPU class {gpu_class.name} is for hosts without a GPU, this host is to have {wish['gpus']}")
+    if not gpu_class.without_gpus and wish["tp_size"] > wish["gpus"]:
+        raise DeploymentError(f"tp_size: {wish['tp_size']} ranks need as many GPUs, this host is to have {wish['gpus']}")
 
 
 def _check_engine(profile: Profile, version: str) -> None:
@@ -145,7 +159,7 @@ def _flags(wish: Mapping[str, Any], profile: Profile, data: Profiles) -> dict[st
         name = str(given).lstrip("-").replace("_", "-")
         found = engine_flags.known(f"--{name}", version)
         name = found.name[2:] if found else name
-        if "setting" in data.base.get(name, {}):
+        if "setting" in data.base.get(name, {}) and not (value is None and name in _LEFT_TO_THE_ENGINE):
             raise DeploymentError(f"extra_flags: --{name} has a setting of its own, {data.base[name]['setting']}")
         if value is False and found and found.kind == "onoff":
             flags[f"no-{name}"] = True
@@ -170,6 +184,27 @@ def _refused(flags: Mapping[str, Any], gpu_class: GpuClass) -> Iterator[str]:
         for flag in rule["flags"]:
             if flags.get(flag) in rule["values"]:
                 yield f"--{flag} {flags[flag]} is refused on {gpu_class.name}: {rule['reason']} ({rule['source']})"
+
+
+def _contradictions(flags: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what the engine's parser takes one by one and the engine fails on together, some of it after the weights were loaded."""
+    nodes, rank = str(flags.get("nnodes", 1)), str(flags.get("node-rank", 0))
+    if nodes.isdigit() and rank.isdigit() and int(rank) >= int(nodes):
+        yield f"--node-rank {rank}: expected less than --nnodes, which is {nodes}"
+    meeting = str(flags.get("dist-init-addr", ""))
+    name, _colon, port = meeting.rpartition(":")
+    if meeting and not (is_address(name.strip("[]")) and port.isdigit() and 1 <= int(port) <= 65535):
+        yield f"--dist-init-addr: expected ADDRESS:PORT, found {meeting!r}"
+
+
+def is_address(text: str) -> bool:
+    """Whether a server can bind it: an IP address or the name of a host, without port or URL."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        # A name that ends in a number is an IPv4 address with a mistake.
+        return re.fullmatch(r"(?=.{1,253}$)(?:\w(?:[\w-]{0,61}\w)?\.)*(?!\d+$)\w(?:[\w-]{0,61}\w)?", text, re.ASCII) is not None
+    return True
 
 
 def _environment(profile: Profile, extra: Mapping[str, Any]) -> dict[str, str]:

@@ -47,6 +47,7 @@ class GpuClass:
     engine_overrides: dict[str, Any]
     engine_chooses_by_model: list[dict[str, Any]]
     refused: list[dict[str, Any]]
+    without_gpus: bool
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ _TOP = {
     "profiles": dict,
 }
 _CLASS = {"description": str, "default": str, "ladder": list}
-_CLASS_OPTIONAL = {"engine_chooses": dict, "engine_overrides": dict, "engine_chooses_by_model": list, "refused": list}
+_CLASS_OPTIONAL = {"engine_chooses": dict, "engine_overrides": dict, "engine_chooses_by_model": list, "refused": list, "without_gpus": bool}
 _PROFILE = {"gpu_class": str, "purpose": str, "cost": str, "engine": dict, "flags": dict, "environment": dict, "source": str}
 
 

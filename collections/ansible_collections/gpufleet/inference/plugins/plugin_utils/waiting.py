@@ -86,4 +86,4 @@ class Watch:
 
 def _without_old_bars(lines: list[str]) -> list[str]:
     """The lines with only the last state of each progress bar."""
-    return [line for line, after in zip(lines, [*lines[1:], ""], strict=True) if not (BAR.search(line) and BAR.search(after))]
+    return [line for line, after in zip(lines, [*lines[1:], ""], strict=False) if not (BAR.search(line) and BAR.search(after))]

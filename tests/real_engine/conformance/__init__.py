@@ -1,0 +1,4 @@
+# Copyright (c) 2026 gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Probes of an SGLang server from outside, run against the real engine and against the emulator, and compared."""
