@@ -48,7 +48,8 @@ RETURN = r"""
 _value:
   description:
     - Dictionary with C(profile), C(gpu_class), C(ladder) (profiles to fall back to, in order), C(command) (list of words),
-      C(environment), C(effective) (what the server runs with once the engine has filled in its own choices) and C(description).
+      C(arguments) (those of them that the engine's parser reads), C(environment), C(effective) (what the server runs with once
+      the engine has filled in its own choices) and C(description).
   type: dict
 """
 

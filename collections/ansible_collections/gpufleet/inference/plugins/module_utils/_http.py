@@ -19,6 +19,7 @@ from typing import Any, Optional
 _MAX_BODY = 8 << 20
 _METRIC = re.compile(r"^(?:sglang:)?(\w+)(?:\{[^}]*\})?\s+([0-9.eE+-]+|NaN|[+-]Inf)\s*$")
 _COUNTERS = ("realtime_tokens_total", "num_running_reqs", "num_queue_reqs", "http_requests_active")
+_DECODED = re.compile(r'^(?:sglang:)?realtime_tokens_total\{[^}]*\bmode="decode"[^}]*\}')
 _INFO_KEYS = (
     "version",
     "attention_backend",
@@ -65,7 +66,7 @@ def limit(seconds: float) -> Iterator[None]:
 def request(
     host: str, port: int, path: str, timeout: float, body: Optional[Mapping[str, Any]] = None, api_key: Optional[str] = None
 ) -> dict[str, Any]:
-    """One request, bounded as a whole.
+    """One request, bounded as a whole. What came before a timeout is kept in ``text``.
 
     :returns: ``result`` (ok for any status code, timeout, refused, error), ``code``, ``seconds``, ``text``, ``error``.
     """
@@ -76,13 +77,14 @@ def request(
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"
     started = time.monotonic()
+    body_read = bytearray()
     connection = http.client.HTTPConnection(host, port, timeout=timeout)
     try:
         with limit(timeout):
             connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body).encode(), headers)
             response = connection.getresponse()
             answer["code"] = response.status
-            answer["text"] = response.read(_MAX_BODY).decode("utf-8", "replace")
+            _read(response, body_read)
     except TimeoutError:  # socket.timeout is the same class from Python 3.10 on
         answer["result"] = "timeout"
     except ConnectionRefusedError:
@@ -92,8 +94,19 @@ def request(
         answer.update(result="timeout" if timed_out else "error", error=f"{type(error).__name__}: {error}"[:200])
     finally:
         connection.close()
+    answer["text"] = body_read.decode("utf-8", "replace")
     answer["seconds"] = round(time.monotonic() - started, 3)
     return answer
+
+
+def _read(response: http.client.HTTPResponse, into: bytearray) -> None:
+    while len(into) < _MAX_BODY:
+        block = response.read1(_MAX_BODY - len(into))
+        if not block:
+            break
+        into += block
+    if response.length and len(into) < _MAX_BODY:
+        raise http.client.IncompleteRead(b"", response.length)
 
 
 def document(answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,17 +158,19 @@ def metrics(host: str, port: int, timeout: float) -> Optional[dict[str, Any]]:
 
 
 def parse_metrics(text: str) -> dict[str, Optional[float]]:
-    """Sums over all label sets of the counters that show progress; null for one the page does not have."""
-    sums: dict[str, Optional[float]] = dict.fromkeys(_COUNTERS)
+    """Sums over all label sets of the counters that show progress, and the decoded tokens alone; null for what the page does not have."""
+    sums: dict[str, Optional[float]] = dict.fromkeys((*_COUNTERS, "decode_tokens_total"))
     for line in text.splitlines():
         match = _METRIC.match(line)
-        if match and match.group(1) in sums:
+        if match and match.group(1) in _COUNTERS:
             try:
                 value = float(match.group(2))
             except ValueError:
                 continue
-            if math.isfinite(value):
-                sums[match.group(1)] = (sums[match.group(1)] or 0.0) + value
+            if not math.isfinite(value):
+                continue
+            for name in (match.group(1), *(["decode_tokens_total"] if _DECODED.match(line) else [])):
+                sums[name] = (sums[name] or 0.0) + value
     return sums
 
 

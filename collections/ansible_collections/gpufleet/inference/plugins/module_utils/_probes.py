@@ -38,7 +38,7 @@ def first(
             emit({"models": page})
             model = page["ids"][0] if page["ids"] else "default"
         asked_at = round(time.time(), 2)
-        answer = _httpgen.generate(host, port, model, _httpgen.prompt(0), _TOKENS, generate_s, api_key)
+        answer = _httpgen.generate(host, port, model, _httpgen.prompt(0), _TOKENS, generate_s, api_key, stream=True)
         emit({"generate": {**answer, "asked_at": asked_at}})
         ok = answer["result"] == "ok"
     if ok:
@@ -47,9 +47,13 @@ def first(
     emit({"metrics": _metrics(before, _http.metrics(host, port, _PAGE_S))})
 
 
-def after_failure(host: str, port: int, api_key: Optional[str], health_s: float, emit: _bounded.Emit) -> None:
-    """Child body after a failed generation."""
+def after_failure(host: str, port: int, api_key: Optional[str], health_s: float, before: Any, emit: _bounded.Emit) -> None:
+    """Child body after a failed generation. ``before``: the counters of the first look, to count over the whole time since."""
     emit({"health": _http.health(host, port, health_s)})
+    if before:
+        later = _http.metrics(host, port, _PAGE_S)
+        if later:
+            emit({"metrics": _metrics(before, later)})
     pages(host, port, api_key, emit)
 
 
@@ -92,5 +96,8 @@ def combine(outcomes: list[_bounded.Outcome], generate: bool) -> dict[str, Any]:
 
 
 def _metrics(before: Optional[Mapping[str, Any]], after: Optional[Mapping[str, Any]]) -> dict[str, Any]:
-    old, new = (page.get("realtime_tokens_total") if page else None for page in (before, after))
-    return {"first": before, "second": after, "tokens_delta": None if old is None or new is None else int(new - old)}
+    found: dict[str, Any] = {"first": before, "second": after}
+    for name, counter in (("tokens_delta", "realtime_tokens_total"), ("decode_delta", "decode_tokens_total")):
+        old, new = (page.get(counter) if page else None for page in (before, after))
+        found[name] = None if old is None or new is None else int(new - old)
+    return found

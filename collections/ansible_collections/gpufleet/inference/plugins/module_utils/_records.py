@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Callable
 
-NAMES = ("manifest", "last_known_good", "fallback", "attempts", "marks", "visits", "lease")
+NAMES = ("manifest", "adoption", "last_known_good", "fallback", "attempts", "marks", "visits", "lease")
 LISTS = ("attempts", "marks", "visits")
 SCHEMA = 1
 MAX_BYTES = 8 << 20

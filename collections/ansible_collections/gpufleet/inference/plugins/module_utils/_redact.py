@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -89,6 +90,16 @@ def secrets(arguments: Sequence[str], variables: Mapping[str, Any]) -> list[str]
         elif index + 1 < len(arguments):
             found.add(arguments[index + 1])
     return sorted((value for value in found if len(value) >= 6), key=len, reverse=True)
+
+
+def fingerprints(arguments: Sequence[str], variables: Mapping[str, Any], salt: str) -> dict[str, str]:
+    """What tells whether two secrets are the same without telling them, by the name of flag or variable."""
+    found = {name: str(value) for name, value in variables.items() if is_secret_name(name)}
+    for index, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if argument.startswith("-") and is_secret_name(name.lstrip("-")):
+            found[name] = value if equals else next(iter(arguments[index + 1 :]), "")
+    return {name: hashlib.pbkdf2_hmac("sha256", value.encode(), salt.encode(), 100_000).hex() for name, value in found.items()}
 
 
 def tree(value: Any, known: Sequence[str] = ()) -> Any:

@@ -35,7 +35,8 @@ _MARGIN_S = 2.0  # for assembling, the record and the way back
 
 
 class Snapshot:
-    """Collects one snapshot. ``document`` is the result, ``texts`` the raw output for an evidence directory, ``secrets`` what to hide."""
+    """Collects one snapshot. ``document`` is the result, ``texts`` the raw output for an evidence directory, ``secrets`` what to hide,
+    ``puzzle`` why it is not known which server is meant."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._started = time.monotonic()
@@ -49,6 +50,7 @@ class Snapshot:
         self._zone: Optional[str] = None
         self.texts: dict[str, str] = {}
         self.secrets: list[str] = []
+        self.puzzle: Optional[str] = None
         self.document: dict[str, Any] = {"schema": SCHEMA, "collected_at": round(self._at, 3), "window_s": self._window}
 
     def collect(self) -> dict[str, Any]:
@@ -57,8 +59,11 @@ class Snapshot:
         manifest = _target.sound(records.get("manifest"))
         self._options = _target.resolve(self._options, manifest)
         service = self._guard("service", self._ask_service)
+        self._options, service = _target.with_adopted(self._options, service, _target.adopted(records.get("adoption"), service))
+        self.document["service"] = service
+        puzzle = self.puzzle = self._discover() if _target.is_unknown(manifest, service) else None
         identity = _identity.Server(**_target.server(self._options, service))
-        found = self._find(identity, None)
+        found = self._find(identity, None) if puzzle is None else {"main": None, "members": {}, "blocked": [], "reason": puzzle}
         first = self._sample(found)
         main = found["main"]
         self._describe(manifest, service, found)
@@ -70,7 +75,7 @@ class Snapshot:
             self._start_trace(first)
         gpus: list[Any] = [self._gpu_sample()]
         self._wait(until=first["at"] + self._window)
-        second = self._sample(self._find(identity, found))
+        second = self._sample(self._find(identity, found) if puzzle is None else found)
         self.document["processes"] = self._guard("processes", lambda: _processes.combine(first, second), seconds=second["at"] - first["at"])
         gpus.append(self._gpu_sample() if gpus[0]["devices"] else None)
         self.texts["nvidia-smi.txt"] = gpus[0]["text"]
@@ -117,13 +122,28 @@ class Snapshot:
     def _read_records(self) -> dict[str, Any]:
         state_dir = self._options["state_dir"]
         outcome = _bounded.call(lambda emit: emit(_records.read_all(state_dir)), self._left(3.0))
-        status = "unavailable" if outcome.reason() else "ok"
         unknown = {"error": outcome.reason()} if outcome.reason() else None
-        return {**dict.fromkeys(_records.NAMES, unknown), **outcome.values, "status": status, "reason": outcome.reason()}
+        found = {**dict.fromkeys(_records.NAMES, unknown), **outcome.values}
+        errors = [record["error"] for record in found.values() if record and "error" in record]
+        # Not one can be read: the directory is closed to us.
+        reason = errors[0] if len(errors) == len(_records.NAMES) else outcome.reason()
+        return {**found, "status": "unavailable" if reason else "ok", "reason": reason}
 
     def _ask_service(self) -> dict[str, Any]:
         options = self._options
-        return _service.collect(options["service_manager"], options["service_name"], options["supervisor_conf"], self._left(5.0))
+        names = (options["service_manager"], options["service_name"], options["supervisor_conf"])
+        part = _service.collect(*names, self._left(5.0), options["state_dir"])
+        self.texts["last_exit.txt"] = part.pop("last_exit_text", "")
+        return part
+
+    def _discover(self) -> Optional[str]:
+        """Learn from the only server that runs what nobody told; returns why none could be chosen."""
+        found = _identity.launchers(self._left(3.0))
+        pid, puzzle = _target.choose(found["servers"], self._options["port"], self._options["work_dir"])
+        if pid is None:
+            return puzzle or found["reason"]
+        self._options = _target.learn(self._options, pid, found["servers"][pid])
+        return None
 
     def _find(self, identity: _identity.Server, before: Optional[Mapping[str, Any]]) -> dict[str, Any]:
         known: dict[int, Sequence[str]] = {}
@@ -152,10 +172,10 @@ class Snapshot:
         self._api_key = _target.flag(command or written, "--api-key")
         if self._options["bind"] is None:
             self._options["bind"] = _target.flag(command, "--host")
+        if self._options["port"] is None and _identity.is_launcher(command):
+            self._options["port"] = _identity.port_of(command)
         if self._options["log_path"] is None:
-            links = [_proc.link(f"/proc/{main}/fd/{fd}") for fd in (1, 2)] if main is not None else []
-            here = [path for path in links if path and path.startswith("/") and not path.startswith("/dev/")]
-            self._options["log_path"] = here[0] if here else service.get("log_path")
+            self._options["log_path"] = (_target.output(main) if main is not None else None) or service.get("log_path")
         elif main is not None:
             self._options["log_path"] = _target.rotated(str(self._options["log_path"]), main)
         self._zone = environ.get("TZ") or (manifest.get("environment") or {}).get("TZ")
@@ -211,7 +231,8 @@ class Snapshot:
                 self._start_trace(sample)
             health_s = self._left(_probes.HEALTH_S)
             host, port = _http.local(self._options["bind"]), self._options["port"]
-            self._jobs["health"] = self._call(_probes.after_failure, health_s + 7.0, host, port, self._api_key, health_s)
+            before = part["metrics"]["first"]
+            self._jobs["health"] = self._call(_probes.after_failure, health_s + 10.0, host, port, self._api_key, health_s, before)
             children = [self._jobs["health"], *(self._trace.children() if self._trace else [])]
             _bounded.wait_all(children)
             outcomes.append(self._jobs["health"].wait())

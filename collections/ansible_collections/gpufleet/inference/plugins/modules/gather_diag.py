@@ -21,6 +21,8 @@ description:
     stopped before it was traced and is stopped afterwards is continued.
   - API keys, tokens and passwords are removed before anything leaves the host.
   - Options that are not set are taken from C(manifest.json) under O(state_dir).
+  - Where nothing was ever deployed, the server that runs is looked for by its command line, and tells its directory, port and log itself.
+    Of several that could be meant none is chosen, and a warning names them.
 extends_documentation_fragment:
   - gpufleet.inference.attributes
 attributes:
@@ -263,6 +265,8 @@ def main() -> None:
     collector = _snapshot.Snapshot(options)
     snapshot = collector.collect()
     bundle = None
+    if collector.puzzle:
+        module.warn(collector.puzzle)
     if options["record_visit"] and not module.check_mode:
         problem = _bounded.call(lambda _emit: record(options["state_dir"], snapshot), collector.left(2.0)).reason()
         if problem:

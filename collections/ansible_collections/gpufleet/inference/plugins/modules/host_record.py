@@ -12,7 +12,7 @@ short_description: Keep a record about the inference server on its host
 author:
   - gpufleet contributors (@gpufleet)
 description:
-  - Writes the manifest, the last known good configuration, the active fallback, repair attempts and marks of a host
+  - Writes the manifest, the adopted server, the last known good configuration, the active fallback, repair attempts and marks of a host
     as JSON files in O(state_dir), where they survive a reboot and a controller that forgets.
   - A file is replaced atomically while the directory is locked.
 extends_documentation_fragment:
@@ -33,7 +33,7 @@ options:
     description: Which record.
     type: str
     required: true
-    choices: [manifest, last_known_good, fallback, attempts, marks]
+    choices: [manifest, adoption, last_known_good, fallback, attempts, marks]
   state:
     description:
       - V(present) makes the record equal to O(content). Times and measurements (C(written_at), C(since), C(expires), C(gate))
@@ -94,7 +94,7 @@ VOLATILE = ("schema", "written_at", "since", "expires", "gate")
 
 def stamped(name: str, content: dict[str, Any], ttl: float | None, now: float) -> dict[str, Any]:
     """O(content) with the times that this record carries, O(now) and O(ttl) in seconds."""
-    times = {"attempts": {"at": now}, "marks": {"since": now}, "fallback": {"since": now}}.get(name, {"written_at": now})
+    times = {{"attempts": "at", "marks": "since", "fallback": "since", "adoption": "since"}.get(name, "written_at"): now}
     if ttl is not None:
         times["expires"] = now + ttl
     return dict(times, **content)
@@ -132,7 +132,11 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
-            "name": {"type": "str", "required": True, "choices": ["manifest", "last_known_good", "fallback", "attempts", "marks"]},
+            "name": {
+                "type": "str",
+                "required": True,
+                "choices": ["manifest", "adoption", "last_known_good", "fallback", "attempts", "marks"],
+            },
             "state": {"type": "str", "default": "present", "choices": ["present", "appended", "absent"]},
             "content": {"type": "dict"},
             "ttl": {"type": "float"},

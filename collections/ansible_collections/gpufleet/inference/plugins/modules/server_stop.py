@@ -16,6 +16,8 @@ description:
   - Then sends SIGKILL to what is left of the server, including workers that lost their parent.
   - Each process is identified again, by process id and start time, immediately before it is signalled. Processes of another server
     on the same host are never touched.
+  - systemd is told before anything is signalled, so that it does not start the server again, and its unit is not left as failed.
+  - A server that was adopted is no longer adopted then.
   - Stops nothing where the service manager runs a server on another port than O(port).
   - Options that are not set are taken from C(manifest.json) under O(state_dir).
 extends_documentation_fragment:
@@ -92,10 +94,17 @@ foreign:
   elements: dict
   returned: success
   sample: [{pid: 812, comm: nginx, holds: port 30000}]
+reset:
+  description:
+    - Whether a unit of systemd that had failed, had ended by itself, or was about to be started again counts as stopped now.
+    - How it ended stays in the records under O(state_dir).
+  type: bool
+  returned: success
+  sample: false
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpufleet.inference.plugins.module_utils import _identity, _locate, _stop
+from ansible_collections.gpufleet.inference.plugins.module_utils import _bounded, _identity, _locate, _records, _stop
 
 
 def main() -> None:
@@ -123,7 +132,17 @@ def main() -> None:
             msg=f"{located.options['service_manager']} runs a server on port {_identity.port_of(arguments)} as "
             f"{located.options['service_name']} (process {main_pid}), not one on port {port}: it is not stopped"
         )
-    module.exit_json(**_stop.Stop(located, module.check_mode).run(module.params["term_timeout"], module.params["kill_timeout"]))
+    result = _stop.Stop(located, module.check_mode).run(module.params["term_timeout"], module.params["kill_timeout"])
+    if located.options.get("adopted") and not module.check_mode and not result["survivors"]:
+        # Stopped on purpose: nobody is to take it for one that crashed.
+        problem = _bounded.call(lambda _emit: _forget_adoption(module.params["state_dir"]), 5.0).reason()
+        if problem:
+            module.warn(f"the record of its adoption is not removed: {problem}")
+    module.exit_json(**result)
+
+
+def _forget_adoption(state_dir: str) -> None:
+    _records.update(state_dir, "adoption", lambda _record: None, discard_unreadable=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ DEEP = ("syscalls", "stacks", "nccl")
 _FACTS = {
     "processes": "alive process schedulers schedulers_alive frozen compilers cpu uptime_s survived_sigkill",
     "service": "exit_code exit_signal service desired",
-    "http": "generate health tokens running_requests generate_s kv_tokens",
+    "http": "generate generate_tokens health tokens tokens_delta running_requests generate_s kv_tokens",
     "log": "silent_s quiet_s last_line batch_while_asked phase tail nccl_release bar ranks",
     "gpus": "gpus gpu",
     "kernel": "xid",
@@ -136,7 +136,8 @@ def summary(best: Finding, view: Mapping[str, Any], phase: str | None, confidenc
     quiet = view["quiet_s"]
     if best.state == "stuck" and phase == "serving":
         since = view["last_batch_at"]
-        parts.append(f"without a token for {_duration(view['collected_at'] - since)}" if since and view["collected_at"] else "")
+        waited = max(0.0, view["collected_at"] - since) if since and view["collected_at"] else 0.0
+        parts.append(f"without a token for {_duration(waited)}" if waited >= 1 else "")
     elif best.state in ("stuck", "unknown") and quiet is not None:
         parts.append(f"silent for {_duration(quiet)}")
     line = " ".join(filter(None, parts))

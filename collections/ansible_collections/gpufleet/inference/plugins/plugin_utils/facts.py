@@ -91,6 +91,8 @@ def view(snapshot: Any, limits: Mapping[str, Any] | None = None, catalog: signat
 def _readable(sources: dict[str, dict[str, Any]]) -> list[str]:
     """Sources that answered. That there is no process, or nobody on the port, is an answer too."""
     answers = {"processes": ("ok", "absent"), "http": ("ok", "absent"), "syscalls": ("ok", "absent")}
+    if number(sources.get("target", {}).get("gpus_expected")) == 0:
+        answers["gpus"] = ("ok", "absent")  # a host without GPUs has no tool for them
     found = {name for name, source in sources.items() if source.get("status") in answers.get(name, ("ok",))}
     if mapping(sources.get("processes", {}).get("main")):
         found -= {name for name in ("syscalls", "http") if sources.get(name, {}).get("status") == "absent"}
@@ -259,7 +261,7 @@ def _process(sources: dict[str, dict[str, Any]], seen: dict[str, Any]) -> dict[s
         alive = None  # its manager and the process table contradict each other: it ended just now, or hides
     elif processes.get("status") == "ok" or (processes.get("status") == "absent" and state != "running"):
         alive = False
-    elif state:
+    elif state and state != "absent":  # a manager that knows no such service says nothing about servers that others started
         alive = state in ("running", "starting")
     elif told:
         alive = told == "running"
@@ -297,9 +299,12 @@ def _http(sources: dict[str, dict[str, Any]], seen: dict[str, Any], limits: Mapp
     delta = number(metrics.get("tokens_delta"))
     answered = word(generate.get("result"), *PROBES["generate"])
     # Tokens of our own request prove nothing when it was not answered: the engine may compute what never gets out.
-    own = limits["serving"]["own_tokens"] if answered == "timeout" else 0
+    waited = answered == "timeout"
+    own = limits["serving"]["own_tokens"] if waited else 0
+    decoded = number(metrics.get("decode_delta"))
+    others = decoded is not None and decoded > (limits["serving"]["own_decoded"] if waited else 0)
     # A counter that fell belongs to another incarnation.
-    tokens = None if delta is None or delta < 0 else ("advancing" if delta > own else "frozen")
+    tokens = None if delta is None or delta < 0 else ("advancing" if delta > own or others else "frozen")
     if answered == "ok" and number(generate.get("tokens")) == 0:
         answered = "error"
     return {
@@ -307,6 +312,7 @@ def _http(sources: dict[str, dict[str, Any]], seen: dict[str, Any], limits: Mapp
         "generate_tokens": number(generate.get("tokens")),
         "generate_s": number(generate.get("seconds")),
         "health": first(word(mapping(http.get("health")).get("result"), *PROBES["health"]), word(seen.get("health"), *PROBES["health"])),
+        "tokens_delta": delta,
         "tokens": first(tokens, word(seen.get("token_counters"), "advancing", "frozen")),
         "running_requests": first(number(last.get("num_running_reqs")), number(seen.get("running_requests"))),
         "kv_tokens": number(mapping(http.get("server_info")).get("max_total_num_tokens")),

@@ -94,8 +94,10 @@ def facts(snapshot: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def gates(snapshot: Mapping[str, Any]) -> dict[str, bool]:
-    """Which of the sources that a destructive action needs were readable."""
-    return {source: _part(snapshot, source).get("status") in good for source, good in GATES.items()}
+    """Which of the sources that a destructive action needs were readable. A host without GPUs has no tool for them."""
+    without = ("absent",) if _part(snapshot, "target").get("gpus_expected") == 0 else ()
+    more = {"gpus": without}
+    return {source: _part(snapshot, source).get("status") in (*good, *more.get(source, ())) for source, good in GATES.items()}
 
 
 def active(records: Mapping[str, Any], now: float) -> dict[str, Any]:

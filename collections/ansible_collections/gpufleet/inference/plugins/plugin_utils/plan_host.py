@@ -160,7 +160,11 @@ def _gated(result: Decision, seen: Mapping[str, Any], verdict: Mapping[str, Any]
             wanted = f"{policy['confirm_visits']} visits over {policy['confirm_seconds']:.0f} s"
             return result.to("wait", f"rail confirmation: still for {visits:.0f} visits over {seconds:.0f} s, {wanted} are needed")
     if not history.mapping(history.mapping(seen.get("records")).get("manifest")).get("command"):
-        return result.to("escalate", "no manifest on the host: this server was not deployed from here, so it can not be started again")
+        return result.to(
+            "escalate",
+            "no manifest on the host: this server was not deployed from here, so it can not be started again;"
+            f" adopt it first: ansible-playbook deploy.yml --limit {result.host} -e sglang_runtime=existing",
+        )
     return None
 
 

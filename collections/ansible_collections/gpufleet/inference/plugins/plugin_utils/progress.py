@@ -83,6 +83,8 @@ def judge(
 
 def _generating(facts: Mapping[str, Any], limits: Mapping[str, Any], serving: bool) -> bool | None:
     """Whether tokens are generated now: a generated token, or counters that advance. None: not known."""
+    if facts["generate"] == "timeout" and (facts["generate_tokens"] or 0) > 0:
+        return True  # slow: a token of our own came, and the rest did not in time
     if facts["generate"] == "ok" or (facts["tokens"] == "advancing" and not facts["workers_lost"]):
         return True
     if facts["generate"] == "timeout" and serving and facts["batch_while_asked"]:

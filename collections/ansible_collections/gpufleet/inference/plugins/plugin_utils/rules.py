@@ -21,8 +21,8 @@ HUNG = {
     "autotune": "autotune_hang",
     "graph_capture": "capture_hang",
 }
-# Lines that an engine writes while it dies.
-DYING = ("scheduler_exception", "sigquit", "child_crashed")
+# Lines that an engine writes while it dies. One that got no port takes two minutes for it.
+DYING = ("scheduler_exception", "sigquit", "child_crashed", "bind_failed")
 
 
 @dataclasses.dataclass
@@ -45,12 +45,17 @@ class Finding:
 
 def dying(view: Mapping[str, Any]) -> list[str]:
     """Names of log hits that show the engine going down."""
-    return [name for name in DYING if name in view["hits"]["log"]]
+    return [name for name in DYING if name in view["hits"]["log"] and not (name == "bind_failed" and view["port"] == "listening")]
 
 
 def exiting(view: Mapping[str, Any]) -> bool:
     """Whether the engine said that it goes down and no token comes out any more."""
-    return bool(view["alive"] and view["generating"] is False and {"sigquit", "child_crashed"} & set(view["hits"]["log"]))
+    return bool(view["alive"] and not view["generating"] and {"sigquit", "child_crashed"} & set(view["hits"]["log"]))
+
+
+def follower(view: Mapping[str, Any]) -> bool:
+    """Whether this is a node behind the first one of several: its port answers /health alone, and always with 200."""
+    return str(view["flags"].get("node_rank") or "0") not in ("0", "")
 
 
 def judge(view: Mapping[str, Any]) -> Finding:
@@ -76,6 +81,16 @@ def judge(view: Mapping[str, Any]) -> Finding:
             facts=["frozen"],
             means="processes of the server are stopped by somebody outside",
         )
+    if exiting(view):
+        return Finding(
+            "crashed",
+            "restart",
+            "medium",
+            "crash_unknown",
+            view["phase"],
+            facts=["hits.log.child_crashed", "hits.log.sigquit", "alive", "generate"],
+            means="the engine said that it goes down; what still lives writes its dumps",
+        )
     if view["alive"] and view["workers_lost"]:
         return Finding(
             "crashed",
@@ -85,20 +100,47 @@ def judge(view: Mapping[str, Any]) -> Finding:
             facts=["schedulers", "schedulers_alive"],
             means="a worker is gone while the server lives",
         )
+    if view["phase"] == "draining":
+        return _draining(view)
     if view["generating"]:
         return _serving(view)
-    if view["phase"] == "draining":
+    if view["port"] == "listening" and view["alive"] and follower(view):
         return Finding(
-            "stopped",
-            "wait",
+            "serving",
+            "none",
             "medium",
-            phase="draining",
-            facts=["hits.log.draining"],
-            means="the server was asked to stop and finishes its requests",
+            "healthy",
+            "serving",
+            facts=["flags.node_rank", "schedulers_alive", "health"],
+            means="a node behind the first one has no API of its own; its workers live",
         )
     if view["phase"] == "serving" or (view["port"] == "listening" and view["phase"] in (None, "serving")):
         return _open(view)
     return _starting(view)
+
+
+def _draining(view: Mapping[str, Any]) -> Finding:
+    """Asked to stop. It says every few seconds what it still waits for, so silence means that it waits for nothing that ends."""
+    hung = view["alive"] and view["schedulers_alive"] == 0 and view["overdue"] and not view["generating"]
+    if hung:
+        return Finding(
+            "stuck",
+            "restart",
+            "medium",
+            "shutdown_hang",
+            "draining",
+            "no_progress",
+            facts=["schedulers_alive", "quiet_s", "hits.log.stopping", "hits.log.draining"],
+            means="it was asked to stop, its workers are gone, and it waits for a request that nobody answers",
+        )
+    return Finding(
+        "stopped",
+        "wait",
+        "medium",
+        phase="draining",
+        facts=["hits.log.draining", "hits.log.stopping"],
+        means="the server was asked to stop and finishes its requests",
+    )
 
 
 def _gone(view: Mapping[str, Any]) -> Finding:
@@ -134,6 +176,16 @@ def _gone(view: Mapping[str, Any]) -> Finding:
             facts=["service"],
             means="stopped without an error",
         )
+    if not bad and view["service"] is None and view["desired"] is None and "finished" in view["hits"]["log"]:
+        return Finding(
+            "stopped",
+            "none",
+            "medium",
+            None,
+            "not_started",
+            facts=["hits.log.finished", "hits.log.draining"],
+            means="it was asked to stop and ended in good order",
+        )
     seen = {"processes", "log", "kernel", "gpus"} <= set(view["readable"])
     return Finding(
         "crashed",
@@ -154,7 +206,7 @@ def _serving(view: Mapping[str, Any]) -> Finding:
             "medium",
             "healthy",
             "serving",
-            facts=["generate", "tokens", "batch_while_asked"],
+            facts=["generate", "generate_tokens", *(["tokens"] if view["tokens"] == "advancing" else []), "batch_while_asked"],
             means="slow to answer us, but it generates tokens: busy",
         )
     whole = view["alive"] is True and view["generate"] == "ok"
@@ -173,6 +225,17 @@ def _open(view: Mapping[str, Any]) -> Finding:
     """Ready once, or the port is open; no token was generated for us now."""
     asked = view["generate"] in ("timeout", "refused", "error")
     hits = view["hits"]["log"]
+    computes = view["tokens"] == "frozen" and (view["tokens_delta"] or 0) > 0 and view["health"] == "ok"
+    if view["generate"] == "timeout" and computes and view["still"]["visits"] < 2:
+        return Finding(
+            "unknown",
+            "wait",
+            "low",
+            "unknown",
+            "serving",
+            facts=["generate", "tokens_delta", "health"],
+            means="it computes our request and answers /health, but not in time: slow, or nothing gets out; another look will tell",
+        )
     if view["generate"] == "timeout" and view["tokens"] == "frozen":
         cause = (
             "kernel_spin_serving"

@@ -15,6 +15,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
 from hypothesis import settings
 
@@ -126,6 +127,14 @@ def run_module(capsys):
         return json.loads(capsys.readouterr().out)
 
     return run
+
+
+@pytest.fixture
+def warned(monkeypatch):
+    """What modules warn about. In a process that has imported the controller's part, Ansible shows warnings and does not return them."""
+    texts = []
+    monkeypatch.setattr(AnsibleModule, "warn", lambda _module, text, **_options: texts.append(text))
+    return texts
 
 
 @pytest.fixture

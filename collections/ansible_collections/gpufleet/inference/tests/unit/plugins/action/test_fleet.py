@@ -106,4 +106,4 @@ def test_deployment_is_worked_out_or_refused_in_one_sentence():
     assert run(deployment_info, {"settings": settings})["deployment"] == deployment.build(settings)
     refused = run(deployment_info, {"settings": {**settings, "profile": "fastest"}})
     assert refused["failed"]
-    assert refused["msg"].startswith("unknown profile 'fastest'; known are flashinfer")
+    assert refused["msg"].startswith("unknown profile 'fastest'; known are cpu, flashinfer")

@@ -36,6 +36,15 @@ def test_a_profile_names_its_gpu_class():
     assert deployment.build({"profile": "nvlink_triton", "model_path": "/m"})["gpu_class"] == "nvlink"
 
 
+def test_a_host_without_gpus_has_ranks_all_the_same():
+    built = deployment.build({"gpu_class": "cpu", "gpus": 0, "tp_size": 2, "model_path": "/m"})
+    assert (built["profile"], built["ladder"]) == ("cpu", ["cpu"])
+    assert "--tp-size 2" in " ".join(built["command"]) and "--device cpu --attention-backend torch_native --sleep-on-idle" in " ".join(
+        built["command"]
+    )
+    assert built["environment"]["SGLANG_USE_CPU_ENGINE"] == "1"
+
+
 def test_extra_flags_and_environment_add_and_drop():
     extra = {
         "extra_flags": {"num_continuous_decode_steps": None, "--log-level": "debug", "cuda-graph-bs-decode": [1, 2], "sleep-on-idle": True},
@@ -51,7 +60,7 @@ def test_extra_flags_and_environment_add_and_drop():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"profile": "fast"}, "unknown profile 'fast'; known are flashinfer, nvlink, nvlink_triton, safe, triton_nccl_tuned"),
+        ({"profile": "fast"}, "unknown profile 'fast'; known are cpu, flashinfer, nvlink, nvlink_triton, safe, triton_nccl_tuned"),
         ({"profile": "nvlink"}, "profile 'nvlink' is for GPU class nvlink, this host is sm120_pcie"),
         ({"ladder": ["safe", "nvlink"]}, "profile 'nvlink' is for GPU class nvlink"),
         ({"ladder": "safe"}, "ladder: expected a list"),
@@ -63,6 +72,9 @@ def test_extra_flags_and_environment_add_and_drop():
         ({"tp_size": "all"}, "tp_size: expected a whole number from 1 to 64, found 'all'"),
         ({"tp_size": 3}, "tp_size: expected a divisor of the 64 attention heads, found 3"),
         ({"tp_size": 16, "gpus": 8}, "tp_size: 16 ranks need as many GPUs, this host is to have 8"),
+        ({"tp_size": 8, "gpus": 0}, "tp_size: 8 ranks need as many GPUs, this host is to have 0"),
+        ({"gpu_class": "cpu", "gpus": 8}, "GPU class cpu is for hosts without a GPU, this host is to have 8"),
+        ({"profile": "cpu"}, "profile 'cpu' is for GPU class cpu, this host is sm120_pcie"),
         ({"port": 70000}, "port: expected a whole number from 1 to 65535, found 70000"),
         ({"port": True}, "port: expected a whole number"),
         ({"context_length": -1}, "context_length: expected a whole number from 1 to 262144, found -1"),
@@ -124,3 +136,46 @@ def test_the_engines_choice_with_nvlink_depends_on_the_model():
         return deployment.effective([], {}, "nvlink", "0.5.23", model).get("attention_backend")
 
     assert [backend("NVIDIA H200"), backend("NVIDIA B200"), backend(None)] == ["fa3", "trtllm_mla", None]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"port": 99999}, "port: expected a whole number from 1 to 65535, found 99999"),
+        ({"context_length": -5}, "context_length: expected a whole number from 1 to 262144, found -5"),
+        ({"host": "0.0.0.0:30000"}, "host: expected an address to bind such as 0.0.0.0, found '0.0.0.0:30000'"),
+        ({"host": "256.1.1.1"}, "found '256.1.1.1'"),
+        ({"host": "http://gpu01"}, "found 'http://gpu01'"),
+        ({"host": "gpu 01"}, "found 'gpu 01'"),
+        ({"extra_flags": {"nnodes": 2, "node-rank": 2}}, "--node-rank 2: expected less than --nnodes, which is 2"),
+        ({"extra_flags": {"node-rank": 1}}, "--node-rank 1: expected less than --nnodes, which is 1"),
+        ({"extra_flags": {"node-rank": -1}}, "--node-rank: expected 0 or more, found -1"),
+        ({"extra_flags": {"dist-init-addr": "10.0.0.1"}}, "--dist-init-addr: expected ADDRESS:PORT, found '10.0.0.1'"),
+        ({"extra_flags": {"nccl-init-addr": "10.0.0.1:99999"}}, "--dist-init-addr: expected ADDRESS:PORT"),
+        ({"extra_flags": {"max-running-requests": -1}}, "--max-running-requests: expected 1 or more, found -1"),
+    ],
+)
+def test_what_the_engines_parser_takes_and_nothing_can_run_with(settings, message):
+    with pytest.raises(DeploymentError) as error:
+        deployment.build({**SM120, **settings})
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["0.0.0.0", "::", "127.0.0.1", "fe80::1%eth0", "gpu01", "gpu01.example.com", "gpu_01", "10-0-0-1.local"]
+)
+def test_addresses(address):
+    assert deployment.is_address(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "1.2.3", "1.2.3.4.5", "[::1]", "gpu01:1", "a..b", "-gpu", "gpu-", "gpu01.", "g\u00fc.example", "x" * 254, "gpu01\n"]
+)
+def test_no_addresses(address):
+    assert not deployment.is_address(address)
+
+
+def test_two_nodes():
+    flags = {"nnodes": 2, "node-rank": 1, "dist-init-addr": "[fd00::1]:5000"}
+    built = deployment.build({**SM120, "extra_flags": flags})
+    assert built["arguments"] == built["command"][3:] and "[fd00::1]:5000" in built["arguments"]

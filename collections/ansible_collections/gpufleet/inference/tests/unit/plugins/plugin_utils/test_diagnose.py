@@ -364,3 +364,145 @@ def test_an_engine_that_says_it_goes_down_is_crashed_not_stuck() -> None:
         }
     )
     assert verdict(snapshot)["state"] == "crashed"
+
+
+def _hit(line: str, at: float) -> dict[str, Any]:
+    return {"count": 1, "first": line, "last": line, "first_time": at, "last_time": at, "ranks": {}}
+
+
+def test_a_few_tokens_of_others_are_life_on_a_slow_engine() -> None:
+    """Seen on a CPU with eight requests: 47 tokens in 10 s, 25 of them decoded; ours was not answered in time, /health was."""
+    snapshot = snapshots.build("green_freeze")
+    counters = {"realtime_tokens_total": 266.0, "num_running_reqs": 8.0, "num_queue_reqs": 0.0, "http_requests_active": 9.0}
+    snapshot["http"]["generate"].update(seconds=10.0, asked_at=snapshot["collected_at"])
+    later = {**counters, "realtime_tokens_total": 313.0}
+    snapshot["http"]["metrics"] = {"first": counters, "second": later, "tokens_delta": 47, "decode_delta": 25}
+    snapshot["http"]["health"] = {"result": "ok", "code": 200, "seconds": 4.0}
+    assert verdict(snapshot)["state"] == "serving"
+    # Our own four tokens, computed for nobody, with /health silent: a detokenizer that hangs.
+    snapshot["http"]["metrics"].update(tokens_delta=26, decode_delta=4)
+    snapshot["http"]["health"] = {"result": "unavailable", "code": 503, "seconds": 20.0}
+    assert verdict(snapshot)["state"] == "stuck"
+
+
+def test_a_server_that_was_told_to_stop_is_draining_whatever_it_still_generates() -> None:
+    snapshot = snapshots.build("serving")
+    at = snapshot["collected_at"]
+    snapshot["log"]["hits"]["draining"] = _hit("SIGTERM received. signum=None frame=None. Draining requests and shutting down...", at - 8)
+    snapshot["log"]["silent_s"] = 3.0
+    told = verdict(snapshot)
+    assert (told["state"], told["phase"], told["action"]) == ("stopped", "draining", "wait")
+
+
+def test_a_shutdown_that_waits_for_nothing_that_ends_is_stuck() -> None:
+    """Seen on the real engine: SIGTERM while /server_info hung; the workers were killed, and main waited for the request for ever."""
+    snapshot = snapshots.build("serving")
+    at = snapshot["collected_at"]
+    snapshot["log"]["hits"]["draining"] = _hit("SIGTERM received. signum=None frame=None. Draining requests and shutting down...", at - 60)
+    snapshot["log"]["hits"]["stopping"] = _hit("INFO:     Waiting for background tasks to complete. (CTRL+C to force quit)", at - 42)
+    main = snapshot["processes"]["main"]
+    snapshot["processes"].update(members=[main], schedulers=0, schedulers_alive=0)
+    snapshot["port"].update(listening=False, owner_pid=None, ours=None)
+    snapshot["http"] = {"status": "ok", "generate": {"result": "refused"}, "health": {"result": "refused"}}
+    snapshot["log"]["silent_s"] = 10.0
+    assert (verdict(snapshot)["state"], verdict(snapshot)["action"]) == ("stopped", "wait")
+    snapshot["log"]["silent_s"] = 42.0
+    told = verdict(snapshot)
+    assert (told["state"], told["cause"], told["action"]) == ("stuck", "shutdown_hang", "restart")
+
+
+def test_an_end_in_good_order_is_no_crash_where_no_manager_knows_better() -> None:
+    snapshot = snapshots.build("serving")
+    at = snapshot["collected_at"]
+    absent = {"status": "absent", "reason": "no service manager is known"}
+    snapshot["service"] = {**absent, "state": None, "desired": None, "exit_code": None, "exit_signal": None}
+    snapshot["processes"] = {**absent, "main": None, "members": [], "schedulers": 0, "schedulers_alive": 0}
+    snapshot["port"] = {"status": "ok", "listening": False, "ours": None}
+    snapshot["http"] = {"status": "ok", "generate": {"result": "refused"}}
+    snapshot["log"]["hits"]["draining"] = _hit("SIGTERM received. signum=None frame=None. Draining requests and shutting down...", at - 5)
+    assert verdict(snapshot)["state"] == "crashed"
+    snapshot["log"]["hits"]["finished"] = _hit("INFO:     Finished server process [27093]", at - 3)
+    told = verdict(snapshot)
+    assert (told["state"], told["action"]) == ("stopped", "none")
+
+
+def test_a_host_without_gpus_needs_no_tool_for_them_before_a_restart() -> None:
+    snapshot = snapshots.build("serving")
+    absent = {"status": "absent", "reason": "no such file"}
+    snapshot["processes"] = {**absent, "main": None, "members": [], "schedulers": 0, "schedulers_alive": 0}
+    snapshot["service"].update(state="failed", exit_signal=9, main_pid=None)
+    snapshot["port"] = {"status": "ok", "listening": False, "ours": None}
+    snapshot["http"] = {"status": "ok", "generate": {"result": "refused"}}
+    snapshot["gpus"] = {**absent, "devices": [], "count": None}
+    told = verdict(snapshot)
+    assert (told["state"], told["action"], "gpus" in told["missing"]) == ("crashed", "escalate", True)
+    snapshot["target"]["gpus_expected"] = 0
+    told = verdict(snapshot)
+    assert (told["state"], told["action"], "gpus" in told["missing"]) == ("crashed", "restart", False)
+
+
+def test_an_engine_that_goes_down_without_its_detokenizer_is_crashed() -> None:
+    """Seen on the real engine: its scheduler lives on for a minute, and nothing answers."""
+    snapshot = snapshots.build("serving")
+    at = snapshot["collected_at"]
+    snapshot["log"]["hits"].update(
+        child_crashed=_hit("Subprocess detokenizer (pid=9) crashed with exit code -9. Triggering SIGQUIT for cleanup...", at - 4),
+        sigquit=_hit("SIGQUIT received. signum=None, frame=None. It usually means one child failed.", at - 4),
+    )
+    assert verdict(snapshot)["state"] == "serving"
+    snapshot["http"]["generate"] = {"result": "timeout", "tokens": 0, "seconds": 10.0, "code": None, "error": None, "asked_at": at}
+    snapshot["http"]["metrics"] = {"first": None, "second": None, "tokens_delta": None}
+    snapshot["http"]["health"] = {"result": "timeout", "code": None, "seconds": 25.0}
+    told = verdict(snapshot)
+    assert (told["state"], told["action"]) == ("crashed", "restart")
+
+
+def test_a_server_that_got_no_port_never_serves() -> None:
+    """Seen on the real engine: it lives on for two minutes and still logs."""
+    snapshot = snapshots.build("serving")
+    at = snapshot["collected_at"]
+    snapshot["log"]["hits"].pop("ready", None)
+    line = "ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 30000): address already in use"
+    snapshot["log"]["hits"].update(bind_failed=_hit(line, at - 1), address_in_use=_hit(line, at - 1))
+    snapshot["log"]["silent_s"] = 1.0
+    snapshot["port"].update(listening=True, owner_pid=9, ours=False)
+    snapshot["http"] = {"status": "absent", "generate": {"result": "skipped"}}
+    told = verdict(snapshot)
+    assert (told["state"], told["cause"], told["action"]) == ("crashed", "port_in_use", "repair")
+
+
+def test_a_node_behind_the_first_one_serves_without_an_api() -> None:
+    """Seen on the real engine: its port answers /health with 200 and everything else with 404."""
+    snapshot = snapshots.build("serving")
+    snapshot["http"]["generate"] = {"result": "error", "tokens": 0, "seconds": 0.1, "code": 404, "error": "HTTP 404", "asked_at": None}
+    snapshot["http"]["metrics"] = {"first": None, "second": None, "tokens_delta": None}
+    assert verdict(snapshot)["state"] == "degraded"
+    snapshot["target"]["command"] = [*snapshot["target"]["command"], "--nnodes", "2", "--node-rank", "1"]
+    told = verdict(snapshot)
+    assert (told["state"], told["action"]) == ("serving", "none")
+    snapshot["processes"]["schedulers_alive"] -= 1
+    assert verdict(snapshot)["state"] == "crashed"
+
+
+def test_our_own_request_that_is_computed_slowly_is_no_hang() -> None:
+    """Seen on the real engine on a full machine: 25 tokens, all of them ours, 10 s were too short, and /health took 3 s."""
+    snapshot = snapshots.build("green_freeze")
+    now = snapshot["collected_at"]
+    snapshot["http"]["generate"].update(seconds=10.0, asked_at=now)
+    counters = {"realtime_tokens_total": 128.0, "num_running_reqs": 0.0, "num_queue_reqs": 0.0, "http_requests_active": 1.0}
+    later = {**counters, "realtime_tokens_total": 153.0}
+    snapshot["http"]["metrics"] = {"first": counters, "second": later, "tokens_delta": 25, "decode_delta": 3}
+    snapshot["http"]["health"] = {"result": "ok", "code": 200, "seconds": 3.1}
+    snapshot["gpus"] = {"status": "absent", "reason": "no such file", "devices": [], "count": None}
+    snapshot["log"]["silent_s"] = 0.1
+    told = verdict(snapshot)
+    assert (told["state"], told["action"]) == ("unknown", "wait")
+    # One token that came out is a proof.
+    snapshot["http"]["generate"]["tokens"] = 1
+    assert verdict(snapshot)["state"] == "serving"
+    # Nothing came out, now and minutes ago: what it computes reaches nobody.
+    snapshot["http"]["generate"]["tokens"] = 0
+    main = snapshot["processes"]["main"]
+    visit = {"at": now - 200, "first_at": now - 200, "count": 1, "main_pid": main["pid"], "main_start": main["start_time"]}
+    snapshot["records"] = {"visits": {"visits": [{**visit, "tokens": 100, "generate": "timeout"}]}}
+    assert verdict(snapshot)["state"] == "stuck"

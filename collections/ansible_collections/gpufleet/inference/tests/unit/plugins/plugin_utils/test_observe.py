@@ -66,6 +66,12 @@ def test_a_bar_is_kept_in_its_last_state_only():
     assert watch.outcome()["log_tail"] == ["first", "loading:  29% Completed | 29/64", "boom: 5%"]
 
 
+def test_a_log_without_a_line_has_no_tail():
+    watch = Watch("gpu02", LIMITS)
+    watch.look(verdict(), {"log": {"tail": []}}, 0)
+    assert watch.outcome()["log_tail"] == []
+
+
 def test_the_word_of_the_engine_needs_no_waiting():
     stuck = verdict("stuck", proof="engine")
     assert follow([(0, stuck), (5, stuck)])[0].done
