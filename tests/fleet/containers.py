@@ -27,8 +27,10 @@ HOLDER = """\
 set -e
 mount -t tmpfs -o mode=0755 fleet "$1"
 mkdir "$1/storage" "$1/networks" "$1/hosts"
-mkdir -p /run/netns
-mount -t tmpfs -o mode=0755 fleet /run/netns
+for folder in /run/netns /run/containers; do
+    mkdir -p $folder
+    mount -t tmpfs -o mode=0755 fleet $folder
+done
 if [ "$(stat -fc %T /sys/fs/cgroup)" != cgroup2fs ]; then umount -R /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup; fi
 exec -a "$0" sleep infinity"""
 CGROUP_ROOTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
@@ -101,7 +103,7 @@ class Engine:
         options = {"stdin": subprocess.DEVNULL, **options}
         try:
             return subprocess.run(
-                self.command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False, **options
+                self.command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=timeout, check=False, **options
             )
         except subprocess.TimeoutExpired:
             die(f"{self.name} {' '.join(map(str, words[:3]))} did not end within {timeout:.0f} s")
@@ -110,7 +112,7 @@ class Engine:
         """Run an engine command that has to work; returns what it printed."""
         done = self.ask(*words, timeout=timeout, **options)
         if done.returncode:
-            die(f"{self.name} {' '.join(map(str, words))} ended with {done.returncode}:\n{done.stdout}")
+            die(f"{self.name} {' '.join(map(str, words))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
         return done.stdout.strip()
 
     def make_network(self, subnet: str) -> None:

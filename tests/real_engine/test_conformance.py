@@ -53,4 +53,6 @@ def test_no_start_and_no_load_is_called_stuck(real_runs: Runs) -> None:
         if row["moment"].startswith(("start,", "slow imports", "under load", "serving", "the other node is"))
     ]
     assert len(asked) >= 25
+    if "slow_imports" in real_runs.names():
+        assert real_runs.result("slow_imports")["seen"]["imports_s"] >= 90
     assert {row["found"]["state"] for row in asked} <= {"starting", "serving"}, [row["summary"] for row in asked]
