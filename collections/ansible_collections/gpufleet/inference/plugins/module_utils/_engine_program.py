@@ -168,7 +168,8 @@ def _problem(parser: argparse.ArgumentParser, group: list[str]) -> Optional[str]
         _namespace, extras = parser.parse_known_args(group)
     except (Exception, SystemExit) as error:
         own = str(error) if isinstance(error, RefusedError) else f"{type(error).__name__}: {error}"
-        return _line(own if type(error) is RefusedError else f"argument {group[0].partition('=')[0]}: {own}")
+        names_flag = isinstance(error, RefusedError) and not isinstance(error, EndedError)
+        return _line(own if names_flag else f"argument {group[0].partition('=')[0]}: {own}")
     if not extras:
         return None
     name = group[0].partition("=")[0]
