@@ -102,9 +102,7 @@ class Engine:
         """Run an engine command, whatever its exit status."""
         options = {"stdin": subprocess.DEVNULL, **options}
         try:
-            return subprocess.run(
-                self.command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=timeout, check=False, **options
-            )
+            return subprocess.run(self.command(*words), capture_output=True, text=True, timeout=timeout, check=False, **options)
         except subprocess.TimeoutExpired:
             die(f"{self.name} {' '.join(map(str, words[:3]))} did not end within {timeout:.0f} s")
 
@@ -115,10 +113,12 @@ class Engine:
             die(f"{self.name} {' '.join(map(str, words))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
         return done.stdout.strip()
 
+    def has_network(self) -> bool:
+        """Whether the fleet's subnet is its own already."""
+        return self.ask("network", "inspect", self.prefix).returncode == 0
+
     def make_network(self, subnet: str) -> None:
-        """A bridge of the fleet's own, unless it is there."""
-        if self.ask("network", "inspect", self.prefix).returncode == 0:
-            return
+        """A bridge of the fleet's own."""
         own = ["--disable-dns"] if self.podman else []
         self.do("network", "create", *own, "--label", self.label, "--subnet", subnet, self.prefix)
         if self.podman:
@@ -135,7 +135,7 @@ class Engine:
             words = [b""]
         if words[0] == f"{self.prefix}-holder".encode():
             return pid
-        watching = [pid for pid, name in self.processes().items() if name == "conmon"]
+        watching = [pid for pid, words in self.processes().items() if words[0].endswith("conmon") and "--exec-process-spec" not in words]
         return watching[0] if watching else None
 
     def open(self) -> None:
@@ -159,21 +159,20 @@ class Engine:
                 die(f"no mount namespace with cgroup v2 can be made: {(self.run_dir / 'holder.log').read_text().strip() or 'no answer'}")
             time.sleep(0.02)
 
-    def processes(self) -> dict[int, str]:
-        """What runs in the fleet's cgroup or for its podman, with the name of the program."""
+    def processes(self) -> dict[int, list[str]]:
+        """What runs in the fleet's cgroup or for its podman, with its arguments."""
         found = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
             try:
                 cgroups = (entry / "cgroup").read_text()
-                words = (entry / "cmdline").read_bytes().split(b"\0")
+                words = os.fsdecode((entry / "cmdline").read_bytes()).split("\0")
             except OSError:
                 continue
-            name = os.path.basename(os.fsdecode(words[0]))
-            conmon = name == "conmon" and os.fsencode(self.run_dir / "tmp") in words
-            if f":/{self.prefix}/" in cgroups or conmon or name == f"{self.prefix}-holder":
-                found[int(entry.name)] = name
+            conmon = words[0].endswith("conmon") and str(self.run_dir / "tmp") in words
+            if f":/{self.prefix}/" in cgroups or conmon or words[0] == f"{self.prefix}-holder":
+                found[int(entry.name)] = words
         return found
 
     def close(self) -> None:
@@ -186,7 +185,7 @@ class Engine:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             if time.monotonic() > deadline:
-                die(f"processes {left} of the fleet can not be ended")
+                die(f"processes {sorted(left)} of the fleet can not be ended")
             time.sleep(0.1)
         for root in CGROUP_ROOTS:
             for folder in sorted((root / self.prefix).glob("**/"), reverse=True):

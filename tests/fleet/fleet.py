@@ -288,13 +288,20 @@ def up(args: argparse.Namespace) -> None:
     wheel = make_share()
     # One fleet after the other: a tree is made once, and a subnet is seen to be taken only when its first host runs.
     with image.alone():
-        settings = {**(settings or describe(args, engine)), "package": f"{SHARED}/wheels/{wheel.name}"}
-        # Written before anything starts, so that `down` and a second `up` find a half-made fleet.
+        containers = Engine(engine, FLEET)
+        containers.open()
+        networked = containers.has_network()
+        if networked and settings is None:
+            die(f"{FLEET}/fleet.json is gone, which says what this fleet is: run make fleet-down first")
+        if not networked or settings is None:
+            settings = describe(args, engine)
+        settings["package"] = f"{SHARED}/wheels/{wheel.name}"
+        # Written before any host starts, so that `down` and a second `up` find a half-made fleet.
         write(FLEET / "fleet.json", json.dumps(settings, indent=1) + "\n")
         fleet = Fleet(settings)
-        fleet.engine.open()
         trees = {release: image.bring(fleet.engine, release) for release in {known["release"] for known in fleet.hosts.values()}}
-        fleet.engine.make_network(settings["subnet"])
+        if not networked:
+            fleet.engine.make_network(settings["subnet"])
         started = start_hosts(fleet, trees)
     keys = []
     for host, known in fleet.hosts.items():

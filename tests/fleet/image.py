@@ -68,7 +68,9 @@ def _image(engine: Engine, release: str) -> str:
     if engine.ask("image", "inspect", "--format", "x", image).returncode:
         say(f"building a Debian image ({release}) with {engine.name}, once")
         words = ("--build-arg", f"RELEASE={release}", "--tag", image, "--file", HERE / "Containerfile", HERE)
-        engine.do("build", "--network", "host", *words, timeout=1800)
+        # The steps need no container of their own, and podman can not make one everywhere that it can run hosts.
+        isolation = ("--isolation", "chroot") if engine.podman else ()
+        engine.do("build", "--network", "host", *isolation, *words, timeout=1800)
     return image
 
 

@@ -29,12 +29,12 @@ MILESTONES = {
     "parallel_end": r"Init parallel ends\. elapsed=[\d.]+ s",
     "memory_baseline": r"Memory baseline taken\. mem usage=-?[\d.]+ GB",
     "load_begin": r"Load weight begin\. avail mem=[\d.]+ GB",
-    "bar_begins": r"Multi-thread loading shards: +0% Completed \| 0/4 \[",
-    "bar_full": r"Multi-thread loading shards: +100% Completed \| 4/4 \[",
+    "bar_begins": r"Multi-thread loading shards: +0% Completed \| 0/\d+ \[",
+    "bar_full": r"Multi-thread loading shards: +100% Completed \| (\d+)/\1 \[",
     "load_end": r"Load weight end\. elapsed=[\d.]+ s, type=\w+, avail mem=[\d.]+ GB, mem usage=-?[\d.]+ GB\.",
     "kv_cache": r"KV Cache is allocated\. dtype: torch\.bfloat16, #tokens: 4096, (?:KV size|K size)",
     "memory_pool": r"Memory pool end\. avail mem=[\d.]+ GB",
-    "model_up": r"max_total_num_tokens=4096, chunked_prefill_size=\d+, max_prefill_tokens=\d+, max_running_requests=\d+, context_len=2048",
+    "model_up": r"max_total_num_tokens=4096, chunked_prefill_size=\d+, max_prefill_tokens=\d+, max_running_requests=\d+, context_len=\d+",
     "radix_cache": r"Init Unified Radix Cache\.",
     "tree_cache": r"Tree cache initialized: ",
     "timings": r"Engine startup timings \(s\): load_weight=[\d.]+, kv_cache_allocation=[\d.]+, scheduler_e2e=[\d.]+, cuda_graph=\{.*\}, "
@@ -160,7 +160,7 @@ def latency(seconds: float) -> str:
 
 def duration(seconds: float) -> str:
     """Class of the time that an end takes."""
-    for bound, name in ((13, "seconds"), (40, "half a minute"), (100, "a minute"), (200, "two minutes")):
+    for bound, name in ((13, "seconds"), (40, "half a minute"), (240, "minutes")):
         if seconds < bound:
             return name
     return "longer"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -51,6 +52,9 @@ class Runs:
     def __init__(self, target: Target, folder: Path, base_port: int, names: list[str] | None = None, judged: bool = True) -> None:
         self.target, self.folder, self._lanes, self._judged = target, folder, LANES[target.name], judged
         folder.mkdir(parents=True, exist_ok=True)
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+            # A background job's children would ignore it too, and end otherwise.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         self._free, self._condition = self._lanes, threading.Condition()
         self._results: dict[str, Future[dict[str, Any]]] = {}
         wanted = [name for name in scenarios(target.name) if names is None or name in names]

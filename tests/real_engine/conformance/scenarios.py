@@ -382,6 +382,9 @@ def term_while_asked(world: World) -> None:
     world.verdict("hangs in its shutdown", server, ("stuck", "crashed"), "restart", "its children are gone, and nothing will end it")
     held.close()
     world.seen["the client hangs up"] = after(server, mark, 15)
+    server.signal(signal.SIGINT)
+    world.seen["interrupted"] = after(server, mark, 15)
+    del world.seen["interrupted"]["took"]
 
 
 @scenario
@@ -438,8 +441,7 @@ def kill_detokenizer(world: World) -> None:
 def term_in_start(world: World) -> None:
     """SIGTERM while the children import."""
     server = world.start()
-    until(lambda: len(server.processes()) > 2, START_S)
-    time.sleep(0.3)
+    until(lambda: _moment(server, "") == "spawned", START_S, 0.03)
     mark = server.mark()
     server.signal(signal.SIGTERM)
     world.seen["end"] = after(server, mark, 20)
@@ -449,8 +451,7 @@ def term_in_start(world: World) -> None:
 def kill_in_start(world: World) -> None:
     """SIGKILL of the scheduler while it imports."""
     server = world.start()
-    until(lambda: _moment(server, "") == "spawned", START_S)
-    time.sleep(0.3)
+    until(lambda: _moment(server, "") == "spawned", START_S, 0.03)
     mark = server.mark()
     first = min(row["pid"] for row in server.processes()[1:] if "spawn_main" in row["title"])
     os.kill(first, signal.SIGKILL)
@@ -605,7 +606,9 @@ def two_ranks_as_a_module(world: World) -> None:
     server.signal(signal.SIGCONT, "sglang::scheduler_TP1")
     client.join()
     health = until(lambda: looks.ask(server.port, "/health", timeout=30)["status"] == 200, 60)
-    world.seen["soft watchdog"].update(milestones=looks.milestones(server.log(mark), leave_out=("own_generate", "decode")), health=health)
+    world.seen["soft watchdog"].update(
+        milestones=looks.milestones(server.log(mark), leave_out=("own_generate", "decode", "health_failed")), health=health
+    )
     mark = server.mark()
     server.signal(signal.SIGKILL, "sglang::scheduler_TP0")
     world.seen["killed TP0"] = after(server, mark, 120)

@@ -13,10 +13,13 @@ from typing import Any, Callable, Optional
 
 from sglang.emulator.frontend import UNHEALTHY, Frontend
 from sglang.emulator.http_server import Server
-from sglang.emulator.log import Log
+from sglang.emulator.log import Log, raw
 from sglang.emulator.process import kill_tree
 from sglang.emulator.scenario import Scenario
 from sglang.emulator.watchdog import dump_stack
+
+# An ignored SIGINT, as of a background job, stays ignored when the HTTP server raises it again.
+INTERRUPTIBLE = signal.getsignal(signal.SIGINT) != signal.SIG_IGN
 
 
 class Ends:
@@ -143,9 +146,12 @@ class Ends:
 
     def _default_effect(self, name: str) -> None:
         """The HTTP server raises the signal again that it caught."""
-        if name == "SIGTERM":
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
+        if name == "SIGTERM" or INTERRUPTIBLE:
+            if name == "SIGINT":
+                raw("Traceback (most recent call last):\nKeyboardInterrupt\n")
+            number = signal.Signals[name]
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
             time.sleep(5)
 
     def _drain(self) -> None:

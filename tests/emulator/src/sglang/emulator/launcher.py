@@ -46,7 +46,8 @@ def main(argv: list[str]) -> None:
         model = read_config(args["model_path"])
         args, notes = resolve(args, model, machines.load(machine)["compute_cap"])
     except ConfigError as error:
-        raw("Traceback (most recent call last):\n%s: %s\n" % (error.kind, error))
+        frame = '  File "sglang/srt/server_args.py", line 277, in resolve_once\n    run_resolution_pipeline(self)\n'
+        raw("Traceback (most recent call last):\n%s%s: %s\n" % (frame, error.kind, error))
         sys.exit(1)
     for line in [*notes, server_args_line(args)]:
         log.info(line)
