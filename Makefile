@@ -103,4 +103,5 @@ lock: ## Resolve the locked versions anew (needs uv)
 	$(COMPILE) pyproject.toml --group lab -o requirements/runtime.txt
 	$(COMPILE) pyproject.toml --group dev --extra node -c requirements/runtime.txt -o requirements/dev.txt
 	$(COMPILE) --group emulator -c requirements/runtime.txt -o requirements/emulator.txt
+	$(subst --universal --python-version 3.11,--python-version 3.9 --python-platform linux --only-binary :all:,$(COMPILE)) --group emulator -o requirements/emulator_py39.txt
 	$(COMPILE) requirements/real_engine.in --excludes requirements/real_engine_without.in -o requirements/real_engine.txt

@@ -31,6 +31,7 @@ from ansible_collections.gpufleet.inference.plugins.module_utils import (
 )
 
 SCHEMA = 1
+_LOG_AGAIN_S = 3.0
 _MARGIN_S = 2.0  # for assembling, the record and the way back
 
 
@@ -229,10 +230,12 @@ class Snapshot:
         if ask and part["generate"]["result"] != "ok":
             if self._options["depth"] == "auto":
                 self._start_trace(sample)
-            health_s = self._left(_probes.HEALTH_S)
+            # The log is read once more afterwards.
+            limit = max(1.0, self._left(_probes.HEALTH_S + 10.0 + _LOG_AGAIN_S) - _LOG_AGAIN_S)
+            health_s = max(0.9, min(_probes.HEALTH_S, limit - 1.0))
             host, port = _http.local(self._options["bind"]), self._options["port"]
             before = part["metrics"]["first"]
-            self._jobs["health"] = self._call(_probes.after_failure, health_s + 10.0, host, port, self._api_key, health_s, before)
+            self._jobs["health"] = self._call(_probes.after_failure, limit, host, port, self._api_key, health_s, before)
             children = [self._jobs["health"], *(self._trace.children() if self._trace else [])]
             _bounded.wait_all(children)
             outcomes.append(self._jobs["health"].wait())
@@ -243,8 +246,11 @@ class Snapshot:
     def _finish_log(self) -> dict[str, Any]:
         if self.document["http"]["generate"]["result"] == "timeout":
             # What was logged while our request waited tells busy from stuck.
-            self._jobs["log"].wait()
+            earlier = self._jobs["log"]
+            before = earlier.wait()
             self._jobs["log"] = self._read_log(time.time())
+            if "hits" in before.values and "hits" not in self._jobs["log"].wait().values:
+                self._jobs["log"] = earlier
         part = self._from_job("log", _EMPTY["log"])
         self.document["target"]["log_path"] = part["path"] or self.document["target"]["log_path"]
         return part

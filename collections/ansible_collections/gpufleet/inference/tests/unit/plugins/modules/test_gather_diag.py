@@ -87,6 +87,24 @@ def test_a_serving_host_is_not_traced(serve):
     assert "/health" not in [path for _verb, path, _body, _at in door.seen]
 
 
+def test_a_server_that_answers_nothing_does_not_cost_its_log(serve, tmp_path):
+    """Seen on the real engine without its detokenizer: the probes took all the time, and the log that told everything was lost."""
+    log = tmp_path / "server.log"
+    log.write_text(time.strftime("[%Y-%m-%d %H:%M:%S] SIGQUIT received. signum=None, frame=None. It usually means one child failed.\n"))
+    door = serve(
+        {path: lambda handler: time.sleep(30) for path in ("/metrics", "/v1/models", "/v1/chat/completions", "/health", "/server_info")}
+    )
+    params = {name: spec.get("default") for name, spec in gather_diag.argument_spec().items()}
+    patterns = {"log": [{"name": "sigquit", "regex": "SIGQUIT received"}], "kernel": []}
+    params.update(port=door.server_port, state_dir="/nonexistent", window=0.2, deadline=17.0, generate_timeout=1.0, depth="quick")
+    params.update(log_path=str(log), patterns=patterns, kernel_log_path=str(log))
+    collector = _snapshot.Snapshot(params)
+    collector._find = lambda identity, before: {"main": os.getpid(), "members": {os.getpid(): _member()}, "blocked": [], "reason": None}
+    seen = collector.collect()
+    assert seen["http"]["generate"]["result"] == "timeout" and seen["http"]["health"]["result"] == "timeout"
+    assert seen["log"]["status"] == "ok" and seen["log"]["hits"]["sigquit"]["count"] == 1
+
+
 def _member():
     from ansible_collections.gpufleet.inference.plugins.module_utils import _proc
 
